@@ -69,10 +69,10 @@ lint: ## gofmt, vet, staticcheck, go fix, go mod tidy, misspell, and no real sle
 	real=$$([ -z "$$files" ] || grep -LE '"testing/synctest"|\b[Bb]ubble\(t,' $$files) || true; \
 	[ -z "$$real" ] || { echo "$$real"; echo 'sleeps in real time: use a testing/synctest bubble'; exit 1; }
 
-golangci: ## golangci-lint by .golangci.yml on the modules that programs import, built on first use (minutes)
+golangci: ## golangci-lint by .ci/golangci.yml on the modules that programs import, built on first use (minutes)
 	@tool=$$(GOWORK=off $(GO) -C lab/tools/golangci tool -n golangci-lint); \
 	for mod in . contrib/fleetredis contrib/retripotel; do \
-		echo "golangci-lint  # $$mod"; (cd "$$mod" && "$$tool" run ./...) || exit 1; \
+		echo "golangci-lint  # $$mod"; (cd "$$mod" && "$$tool" run --config '$(CURDIR)/.ci/golangci.yml' ./...) || exit 1; \
 	done
 
 cover: ## statement coverage of the root package and the packages that it imports; fails below COVERMIN (95) %

@@ -100,8 +100,8 @@ func TestAllocations(t *testing.T) {
 			tr   *Transport
 		}{
 			{"zero", &Transport{}},
-			{"metrics", &Transport{Metrics: NewMetrics()}},
-			{"hosts", &Transport{Metrics: NewMetrics(), Hosts: map[string]Policy{"*.com": {MaxAttempts: 2}, "api.example.com:80": {}}}},
+			{"metrics", &Transport{Metrics: &Metrics{}}},
+			{"hosts", &Transport{Metrics: &Metrics{}, Hosts: map[string]Policy{"*.com": {MaxAttempts: 2}, "api.example.com:80": {}}}},
 			{"breaker and gate", &Transport{Policy: Policy{Gate: Gate{Enabled: On}, Breaker: Breaker{Ratio: .5}}}},
 			{"dialects", &Transport{Policy: Policy{Dialects: []string{"github", "openai"}}}},
 		} {
@@ -174,7 +174,7 @@ func TestAllocations_Counted(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			base := &allocBase{statuses: tt.statuses, body: tt.answer}
-			transport := &Transport{Base: base, Policy: tt.policy, Metrics: NewMetrics()}
+			transport := &Transport{Base: base, Policy: tt.policy, Metrics: &Metrics{}}
 			var body io.Reader
 			if tt.body != "" {
 				body = strings.NewReader(tt.body)
@@ -285,7 +285,7 @@ func TestWaiting_Small(t *testing.T) {
 	})
 	for name, policy := range map[string]Policy{"plain": {}, "timeouts": {Deadline: 24 * time.Hour, AttemptTimeout: time.Hour}, "bodies": {Resume: 24 * time.Hour, BodyIdleTimeout: time.Hour}} {
 		policy.Backoff, policy.Budget = Backoff{Base: time.Hour, Cap: time.Hour, Jitter: NoJitter}, Off
-		stack, heap := sizeOfRequests(t, &Transport{Base: failing, Policy: policy, Metrics: NewMetrics()})
+		stack, heap := sizeOfRequests(t, &Transport{Base: failing, Policy: policy, Metrics: &Metrics{}})
 		assert.Less(t, stack, bareStack+2048, name)
 		assert.Less(t, heap, bareHeap+800, "%s: no attempt is kept", name)
 	}
@@ -415,7 +415,7 @@ func must[T any](v T, err error) T {
 // resolved returns the rules of p as Transport.Policy.
 func resolved(t testing.TB, p Policy) *rules {
 	t.Helper()
-	r, err := p.resolve(defaults)
-	require.NoError(t, err)
+	r := &rules{path: "Policy", policy: p}
+	require.NoError(t, r.resolve(&defaults))
 	return r
 }

@@ -45,7 +45,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 	for name, rt := range map[string]http.RoundTripper{
 		"bare":     base,
 		"retrip":   &Transport{Base: base},
-		"metrics":  &Transport{Base: base, Metrics: NewMetrics()},
+		"metrics":  &Transport{Base: base, Metrics: &Metrics{}},
 		"timeouts": &Transport{Base: base, Policy: Policy{AttemptTimeout: time.Minute, Deadline: time.Minute}},
 	} {
 		b.Run(name, func(b *testing.B) {

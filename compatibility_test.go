@@ -31,7 +31,7 @@ import (
 //
 //retrip:promise P19
 func TestCompatibility_Words(t *testing.T) {
-	metrics := NewMetrics()
+	metrics := &Metrics{}
 	countEverything(metrics)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(metrics)
@@ -99,10 +99,10 @@ func TestCompatibility_Words(t *testing.T) {
 // countEverything makes every series of the policy "x" appear.
 func countEverything(m *Metrics) {
 	r := &rules{Rules: exchange.Rules{Name: "x"}}
-	m.hold([]*rules{r})
+	m.count(&Transport{}, nil, []*rules{r})
 	p := r.Metrics
 	for i := range meter.Results {
-		p.Attempt(i)
+		p.Count(meter.Attempts, i, 1)
 	}
 	for i := range meter.Outcomes {
 		p.Request(i, false)
@@ -114,13 +114,13 @@ func countEverything(m *Metrics) {
 		p.GiveUp(context.Background(), string(reason))
 	}
 	for i := range meter.HedgeResults {
-		p.Hedge(i)
+		p.Count(meter.Hedges, i, 1)
 	}
-	for i := range meter.HedgeSkips {
-		p.SkipHedge(i)
+	for i := range meter.HedgeSkipReasons {
+		p.Count(meter.HedgeSkips, i, 1)
 	}
 	p.WaitedAtGate(context.Background(), time.Second)
-	p.HiddenSends(1)
+	p.Count(meter.Sends, 0, 1)
 	p.AskedFleet(false, true)
 	p.AskedFleet(true, true)
 	p.AskedFleet(false, false)
@@ -145,7 +145,7 @@ func TestREADME_NamesEveryField(t *testing.T) {
 	for _, reason := range retryReasons {
 		assert.Contains(t, metrics, "`"+string(reason)+"`")
 	}
-	names := metricNames(t, NewMetrics())
+	names := metricNames(t, &Metrics{})
 	for _, name := range regexp.MustCompile(`retrip_[a-z_]+`).FindAllString(readme+policy+runbook, -1) {
 		assert.Contains(t, names, name)
 	}

@@ -291,7 +291,7 @@ func ExampleBreaker() {
 func ExampleMetrics() {
 	server := failing(1, http.StatusServiceUnavailable)
 	defer server.Close()
-	metrics := retrip.NewMetrics()
+	metrics := &retrip.Metrics{}
 	registry := prometheus.NewRegistry() // for promhttp.HandlerFor
 	registry.MustRegister(metrics)
 	client := &http.Client{Transport: &retrip.Transport{Metrics: metrics}}

@@ -7,10 +7,10 @@ import (
 	"cmp"
 	"encoding/json"
 	"maps"
-	"net/url"
 	"slices"
 	"time"
 
+	"github.com/retrip/retrip/internal/breaker"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/host"
@@ -40,14 +40,6 @@ type HostState struct {
 	Canceled      int           // requests that their callers canceled in the last five minutes
 	FailingFor    time.Duration // how long requests have failed, with never five minutes between two failures
 	Held          bool          // the host is in trouble: its budget, pause, breaker or gate may hold back requests
-}
-
-// state describes h under the rules r at the instant now. In the result, what
-// belongs to an entry of the table is zero.
-func (r *rules) state(h *host.Record, now time.Duration) HostState {
-	s := r.State(h, now)
-	return HostState{Tokens: s.Tokens, Size: s.Size, FailedRetries: s.FailedRetries,
-		PausedFor: s.PausedFor, Breaker: breakerStates[s.Breaker], OpenFor: s.OpenFor, Waiting: s.Waiting}
 }
 
 // hostStateJSON is the JSON form of a HostState.
@@ -139,7 +131,7 @@ func (t *Transport) HostStates() []HostState {
 	if len(others) > 0 {
 		all := HostState{Host: host.OtherHosts, Policy: s.fallback.Name, Held: true, Breaker: BreakerClosed}
 		for _, e := range others {
-			state := s.fallback.state(&e.Record, now)
+			state := s.fallback.State(&e.Record, now)
 			all.Tokens += state.Tokens
 			all.Size += state.Size
 			all.FailedRetries = max(all.FailedRetries, state.FailedRetries)
@@ -149,18 +141,23 @@ func (t *Transport) HostStates() []HostState {
 	return states
 }
 
-// state is that of s, with what is known of the fleet's account and of the requests
-// that failed. e is nil if the host is in no trouble.
+// state describes the host of key. e is its entry in the table, or nil if the host is in
+// no trouble.
 func (t *Transport) state(s *settings, e *host.Entry, key hostkey.Key, now time.Duration) HostState {
 	held := e != nil
 	if !held {
 		e = &host.Entry{}
 	}
-	state := s.state(e, key, now)
-	state.Held = held
-	if size := s.find(&url.URL{Host: key.String()}).Fleet; t.Fleet != nil && size > 0 {
-		if level, known := t.Fleet.accounts.Level(key, size); known {
-			state.FleetTokens, state.FleetSize = level, size
+	r := s.of(key)
+	d := r.State(&e.Record, now)
+	state := HostState{Host: key.String(), Policy: r.Name, Held: held, Tokens: d.Tokens, Size: d.Size, FailedRetries: d.FailedRetries,
+		PausedFor: d.PausedFor, Breaker: BreakerState(breaker.Names[d.Breaker]), OpenFor: d.OpenFor, Waiting: d.Waiting}
+	if e.Missing(now) == 0 {
+		state.Tokens, state.FailedRetries = state.Size, 0
+	}
+	if t.Fleet != nil && r.Fleet > 0 {
+		if level, known := t.Fleet.accounts.Level(key, r.Fleet); known {
+			state.FleetTokens, state.FleetSize = level, r.Fleet
 		}
 	}
 	how, at := host.Failure(e.Failed.Load()), time.Duration(e.Used.Load())
@@ -187,18 +184,6 @@ func (t *Transport) state(s *settings, e *host.Entry, key hostkey.Key, now time.
 	return state
 }
 
-// state describes e, the entry of the host of key, under the policy that the
-// host follows.
-func (s *settings) state(e *host.Entry, key hostkey.Key, now time.Duration) HostState {
-	r := s.find(&url.URL{Host: key.String()})
-	state := r.state(&e.Record, now)
-	if e.Missing(now) == 0 {
-		state.Tokens, state.FailedRetries = state.Size, 0
-	}
-	state.Host, state.Policy = key.String(), r.Name
-	return state
-}
-
 // PolicyFor returns the policy in force for a host, given as for HostState,
 // with every inherited field and every default filled in. The error is as for
 // HostState.
@@ -211,7 +196,7 @@ func (t *Transport) PolicyFor(host string) (Policy, error) {
 	if s.err != nil {
 		return Policy{}, s.err
 	}
-	return s.find(&url.URL{Host: key.String()}).policy.clone(), nil
+	return s.of(key).policy.clone(), nil
 }
 
 // Policies returns the policies in force as they were set, by the fields Policy
@@ -233,7 +218,7 @@ func (t *Transport) Policies() (Policy, map[string]Policy, error) {
 func (t *Transport) hedgeDelays(f func(policy string, delay time.Duration)) {
 	s := t.start()
 	t.tables.Hedges.All(func(key hostkey.Key, delay time.Duration) {
-		if r := s.find(&url.URL{Host: key.String()}); r != nil && r.Hedge.Share > 0 {
+		if r := s.of(key); r != nil && r.Hedge.Share > 0 {
 			f(r.Name, delay)
 		}
 	})

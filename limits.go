@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"time"
-
-	"github.com/retrip/retrip/internal/breaker"
 )
 
 // Backoff is the schedule of waits before retries. The ceiling of the wait
@@ -91,8 +89,6 @@ type Breaker struct {
 	OpenFor time.Duration `json:"open_for"`
 }
 
-var defaultBreaker = Breaker{Ratio: 0.8, Window: 10 * time.Second, MinVolume: 20, OpenFor: 5 * time.Second}
-
 // BreakerState is the state of the breaker of a host, in [HostState].
 type BreakerState string
 
@@ -101,9 +97,6 @@ const (
 	BreakerOpen     BreakerState = "open"      // attempts fail at once
 	BreakerHalfOpen BreakerState = "half-open" // a few attempts go through, as probes
 )
-
-// breakerStates are the states as package breaker numbers them.
-var breakerStates = [...]BreakerState{breaker.Closed: BreakerClosed, breaker.Open: BreakerOpen, breaker.HalfOpen: BreakerHalfOpen}
 
 // Gate makes all requests to a host that has refused one wait in one queue, first
 // come, first served. The gate closes for the time that the server names, with a

@@ -20,7 +20,7 @@ import (
 
 // Metrics counts what Transports do. It is a [prometheus.Collector]:
 //
-//	metrics := retrip.NewMetrics()
+//	metrics := &retrip.Metrics{}
 //	reg.MustRegister(metrics)
 //	client := &http.Client{Transport: &retrip.Transport{Metrics: metrics}}
 //
@@ -48,16 +48,15 @@ type Metrics struct {
 
 	once sync.Once // initializes the fields below, on first use
 
-	requests, unattempted, attempts, retries, giveUps, sends, fleetChecks, transitions, pauses *prometheus.Desc
-	resumes, resumedBytes, stalls, hedges, hedgeSkips                                          *prometheus.Desc
-	waits, gateWaits, durations, tries                                                         *prometheus.Desc
-	gauges                                                                                     [meter.Gauges]*prometheus.Desc
-
+	families [meter.Families]*prometheus.Desc
+	words    meter.Words
+	gauges   [meter.Gauges]*prometheus.Desc
 	hosts    *meter.Hosts // nil without Durations
+
 	mu       sync.Mutex
 	policies map[string]*meter.Policy
 	holders  []*holder
-	tidyAt   int // number of holders at which watch removes those of dead Transports
+	tidyAt   int // number of holders at which count removes those of dead Transports
 }
 
 // holder is a Transport as its Metrics knows it.
@@ -65,9 +64,6 @@ type holder struct {
 	transport weak.Pointer[Transport]
 	held      []*meter.Policy // of its policies; guarded by Metrics.mu
 }
-
-// NewMetrics returns a new Metrics, like &Metrics{}.
-func NewMetrics() *Metrics { return new(Metrics) }
 
 // made initializes m on first use and returns it.
 func (m *Metrics) made() *Metrics {
@@ -79,51 +75,71 @@ func (m *Metrics) make() {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("retrip_"+name, help, append([]string{"policy"}, labels...), nil)
 	}
-	m.requests = desc("requests_total", "Requests that ended, by outcome: answered at the first attempt, recovered by a retry, gave_up, failed with an error that no retry can fix, canceled by the caller.", "outcome")
-	m.unattempted = desc("unattempted_requests_total", "Requests that ended before their first attempt.")
-	m.attempts = desc("attempts_total", "Attempts that ended, by result: the class of the status, 429, timeout, canceled, error, or superseded by the other attempt of a hedge.", "result")
-	m.retries = desc("retries_total", "Retries sent, by reason.", "reason")
-	m.giveUps = desc("give_ups_total", "Requests given up although a retry might have helped, by reason.", "reason")
-	m.sends = desc("hidden_sends_total", "Transparent retries: times that net/http sent a request again within an attempt, where observable.")
-	m.fleetChecks = desc("fleet_checks_total", "Retries that asked the fleet's account, by its answer: allowed, forbidden, or unknown, when the budget decides alone.", "result")
-	m.hedges = desc("hedges_total", "Hedges sent, by result: won if the request got its answer from the hedge, lost if from the other attempt, failed if the hedge failed.", "result")
-	m.hedgeSkips = desc("hedges_skipped_total", "Requests that were late without getting a hedge, by reason.", "reason")
-	m.transitions = desc("breaker_transitions_total", "State changes of host breakers, by new state.", "to")
-	m.pauses = desc("pauses_total", "Times that a host asked all clients to wait.")
-	m.resumes = desc("body_resumes_total", "Response bodies that broke while being read with Policy.Resume, by result: continued, or the reason why not.", "result")
-	m.resumedBytes = desc("body_resumed_bytes_total", "Bytes of continued response bodies that did not have to be sent again.")
-	m.stalls = desc("body_stalls_total", "Response bodies that made no progress for Policy.BodyIdleTimeout.")
-	m.waits = desc("wait_seconds", meter.WaitHelp, "source")
-	m.gateWaits = desc("gate_wait_seconds", meter.GateWaitHelp)
-	m.durations = prometheus.NewDesc("retrip_request_duration_seconds", meter.DurationHelp, meter.RequestLabels, nil)
-	m.tries = prometheus.NewDesc("retrip_request_attempts", meter.AttemptsHelp, meter.RequestLabels, nil)
-	m.hosts, _ = meter.NewHosts(m.Durations) // Transport.Validate tells of mistakes
-	m.gauges = [meter.Gauges]*prometheus.Desc{
-		gaugeOpen:     desc("breaker_open_hosts", "Hosts whose breaker is open or half-open."),
-		gaugeMissing:  desc("budget_tokens_missing", "Tokens missing from the budgets of all hosts together."),
-		gaugeTroubled: desc("hosts_in_trouble", "Hosts with tokens missing, with a pause in effect, or with failures that their breaker counts."),
-		gaugeWaiting:  desc("gate_waiting_requests", "Requests waiting at the gates of all hosts together."),
-		gaugePaused:   desc("paused_hosts", "Hosts to which requests are held back, at the request of the host or by a gate."),
-		gaugeFailing:  desc("failing_hosts", "Hosts at which a request failed in the last five minutes, for whatever reason."),
-		gaugeHedge:    desc("hedge_delay_seconds", "Delay after which a request gets a hedge, the longest of all hosts."),
+	counter := func(family int, name, help string) {
+		m.families[family], m.words[family] = desc(name, help), []string{""}
 	}
+	by := func(family int, name, help, label string, values []string) {
+		m.families[family], m.words[family] = desc(name, help, label), values
+	}
+	by(meter.Requests, "requests_total", "Requests that ended, by outcome: answered at the first attempt, recovered by a retry, gave_up, failed with an error that no retry can fix, canceled by the caller.", "outcome", meter.Outcomes)
+	counter(meter.Unattempted, "unattempted_requests_total", "Requests that ended before their first attempt.")
+	by(meter.Attempts, "attempts_total", "Attempts that ended, by result: the class of the status, 429, timeout, canceled, error, or superseded by the other attempt of a hedge.", "result", meter.Results)
+	by(meter.Retries, "retries_total", "Retries sent, by reason.", "reason", texts(retryReasons))
+	by(meter.GiveUps, "give_ups_total", "Requests given up although a retry might have helped, by reason.", "reason", texts(giveUpReasons))
+	counter(meter.Sends, "hidden_sends_total", "Transparent retries: times that net/http sent a request again within an attempt, where observable.")
+	by(meter.FleetChecks, "fleet_checks_total", "Retries that asked the fleet's account, by its answer: allowed, forbidden, or unknown, when the budget decides alone.", "result", meter.FleetResults)
+	by(meter.Hedges, "hedges_total", "Hedges sent, by result: won if the request got its answer from the hedge, lost if from the other attempt, failed if the hedge failed.", "result", meter.HedgeResults)
+	by(meter.HedgeSkips, "hedges_skipped_total", "Requests that were late without getting a hedge, by reason.", "reason", meter.HedgeSkipReasons)
+	by(meter.Transitions, "breaker_transitions_total", "State changes of host breakers, by new state.", "to", breaker.Names[:])
+	counter(meter.Pauses, "pauses_total", "Times that a host asked all clients to wait.")
+	by(meter.Resumes, "body_resumes_total", "Response bodies that broke while being read with Policy.Resume, by result: continued, or the reason why not.", "result", texts(resumeResults))
+	counter(meter.ResumedBytes, "body_resumed_bytes_total", "Bytes of continued response bodies that did not have to be sent again.")
+	counter(meter.Stalls, "body_stalls_total", "Response bodies that made no progress for Policy.BodyIdleTimeout.")
+	m.gauges = [meter.Gauges]*prometheus.Desc{
+		meter.GaugeOpen:     desc("breaker_open_hosts", "Hosts whose breaker is open or half-open."),
+		meter.GaugeMissing:  desc("budget_tokens_missing", "Tokens missing from the budgets of all hosts together."),
+		meter.GaugeTroubled: desc("hosts_in_trouble", "Hosts with tokens missing, with a pause in effect, or with failures that their breaker counts."),
+		meter.GaugeWaiting:  desc("gate_waiting_requests", "Requests waiting at the gates of all hosts together."),
+		meter.GaugePaused:   desc("paused_hosts", "Hosts to which requests are held back, at the request of the host or by a gate."),
+		meter.GaugeFailing:  desc("failing_hosts", "Hosts at which a request failed in the last five minutes, for whatever reason."),
+		meter.GaugeHedge:    desc("hedge_delay_seconds", "Delay after which a request gets a hedge, the longest of all hosts."),
+	}
+	m.hosts, _ = meter.NewHosts(m.Durations) // Transport.Validate tells of mistakes
 	m.policies = map[string]*meter.Policy{}
 }
 
-// watch includes t's hosts in what m reports, as long as t is reachable.
-func (m *Metrics) watch(t *Transport) *holder {
-	if m == nil {
-		return nil
-	}
+// count gives each of the rules, which are those of t from now on, its counters, and
+// drops the counters that no Transport has any more. It also includes t's hosts in what
+// m reports, as long as t is reachable. h is what the last call for t has returned.
+func (m *Metrics) count(t *Transport, h *holder, rules []*rules) *holder {
 	m.made()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if len(m.holders) >= m.tidyAt {
-		m.tidy()
-		m.tidyAt = 2*len(m.holders) + 16
+	if h == nil {
+		if len(m.holders) >= m.tidyAt {
+			m.tidy()
+			m.tidyAt = 2*len(m.holders) + 16
+		}
+		h = &holder{transport: weak.Make(t)}
+		m.holders = append(m.holders, h)
 	}
-	h := &holder{transport: weak.Make(t)}
-	m.holders = append(m.holders, h)
+	before := h.held
+	h.held = make([]*meter.Policy, len(rules))
+	for i, r := range rules {
+		p := m.policies[r.Name]
+		if p == nil {
+			p = meter.New(r.Name, m.exemplar, &m.words, m.hosts)
+			m.policies[r.Name] = p
+		}
+		p.Holders++
+		r.Metrics, h.held[i] = p, p
+		r.Plain = r.Plain && !p.Timed()
+	}
+	for _, p := range before {
+		if p.Holders--; p.Holders == 0 {
+			m.drop(p)
+		}
+	}
 	return h
 }
 
@@ -138,44 +154,6 @@ func (m *Metrics) tidy() {
 		}
 		return dead
 	})
-}
-
-// hold gives each of the rules its counters. The counters stay as long as the
-// holder to which the caller passes the result of hold.
-func (m *Metrics) hold(rules []*rules) []*meter.Policy {
-	if m == nil {
-		return nil
-	}
-	m.made()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	held := make([]*meter.Policy, len(rules))
-	for i, r := range rules {
-		p := m.policies[r.Name]
-		if p == nil {
-			p = meter.New(r.Name, m.exemplar, &countedWords, m.hosts)
-			m.policies[r.Name] = p
-		}
-		p.Holders++
-		r.Metrics, held[i] = p, p
-	}
-	return held
-}
-
-// swap replaces what h holds by held. It drops the counters that no holder has
-// any more.
-func (m *Metrics) swap(h *holder, held []*meter.Policy) {
-	if m == nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	held, h.held = h.held, held
-	for _, p := range held {
-		if p.Holders--; p.Holders == 0 {
-			m.drop(p)
-		}
-	}
 }
 
 func (m *Metrics) drop(p *meter.Policy) {
@@ -194,7 +172,7 @@ func (m *Metrics) exemplar(ctx context.Context) prometheus.Labels {
 		return nil
 	}
 	// A histogram would panic on labels that are invalid here.
-	blank := prometheus.MustNewConstMetric(m.pauses, prometheus.CounterValue, 0, "")
+	blank := prometheus.MustNewConstMetric(m.families[meter.Pauses], prometheus.CounterValue, 0, "")
 	if _, err := prometheus.NewMetricWithExemplars(blank, prometheus.Exemplar{Labels: labels}); err != nil {
 		return nil
 	}
@@ -204,13 +182,10 @@ func (m *Metrics) exemplar(ctx context.Context) prometheus.Labels {
 // Describe implements [prometheus.Collector].
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	m.made()
-	for _, d := range []*prometheus.Desc{m.requests, m.unattempted, m.attempts, m.retries, m.giveUps, m.sends, m.fleetChecks, m.hedges, m.hedgeSkips, m.transitions, m.pauses, m.resumes, m.resumedBytes, m.stalls, m.waits, m.gateWaits} {
+	for _, d := range m.families {
 		ch <- d
 	}
-	if m.hosts != nil {
-		ch <- m.durations
-		ch <- m.tries
-	}
+	meter.DescribeHistograms(ch, m.hosts)
 	for _, d := range m.gauges {
 		ch <- d
 	}
@@ -253,87 +228,49 @@ func (t *Transport) addHosts(sums map[string]*[meter.Gauges]float64) {
 		return sums[policy]
 	}
 	t.hedgeDelays(func(policy string, delay time.Duration) {
-		of(policy)[gaugeHedge] = max(of(policy)[gaugeHedge], delay.Seconds())
+		of(policy)[meter.GaugeHedge] = max(of(policy)[meter.GaugeHedge], delay.Seconds())
 	})
 	for _, state := range t.HostStates() {
 		sum := of(state.Policy)
 		if state.Failed > 0 {
-			sum[gaugeFailing]++
+			sum[meter.GaugeFailing]++
 		}
 		if !state.Held {
 			continue
 		}
-		sum[gaugeTroubled]++
-		sum[gaugeMissing] += state.Size - state.Tokens
-		sum[gaugeWaiting] += float64(state.Waiting)
+		sum[meter.GaugeTroubled]++
+		sum[meter.GaugeMissing] += state.Size - state.Tokens
+		sum[meter.GaugeWaiting] += float64(state.Waiting)
 		if state.PausedFor > 0 {
-			sum[gaugePaused]++
+			sum[meter.GaugePaused]++
 		}
 		if state.Breaker != BreakerClosed {
-			sum[gaugeOpen]++
+			sum[meter.GaugeOpen]++
 		}
 	}
 }
 
 // collect reports the series of p: the outcomes of its requests, and every
-// other series that has ever been above zero.
+// other series that has ever been above zero. sum is nil if all gauges are zero.
 func (m *Metrics) collect(ch chan<- prometheus.Metric, p *meter.Policy, sum *[meter.Gauges]float64) {
-	counter := func(desc *prometheus.Desc, n uint64, labels ...string) {
-		if n > 0 {
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), append([]string{p.Name}, labels...)...)
+	for family, desc := range m.families {
+		for i, value := range m.words[family] {
+			n, exemplar := p.Load(family, i)
+			if n == 0 && family != meter.Requests {
+				continue
+			}
+			labels := []string{p.Name, value}
+			if value == "" {
+				labels = labels[:1]
+			}
+			metric := prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(n), labels...)
+			if exemplar != nil {
+				metric = prometheus.MustNewMetricWithExemplars(metric, *exemplar)
+			}
+			ch <- metric
 		}
 	}
-	var plain uint64
-	for i, name := range meter.Results {
-		n := p.Results[i].Load()
-		if i < len(p.Plain) {
-			answered := p.Plain[i].Load()
-			plain += answered
-			n += answered
-		}
-		counter(m.attempts, n, name)
-	}
-	for i, name := range meter.Outcomes {
-		n := p.Outcomes[i].Load()
-		if i == meter.Answered {
-			n += plain
-		}
-		ch <- prometheus.MustNewConstMetric(m.requests, prometheus.CounterValue, float64(n), p.Name, name)
-	}
-	counter(m.unattempted, p.Unattempted.Load())
-	for i, reason := range retryReasons {
-		counter(m.retries, p.Retries[i].Load(), string(reason))
-	}
-	m.collectGiveUps(ch, p)
-	for i, result := range meter.FleetResults {
-		counter(m.fleetChecks, p.FleetChecks[i].Load(), result)
-	}
-	for i, result := range meter.HedgeResults {
-		counter(m.hedges, p.Hedges[i].Load(), result)
-	}
-	for i, reason := range meter.HedgeSkips {
-		counter(m.hedgeSkips, p.HedgeSkips[i].Load(), reason)
-	}
-	for i, state := range breaker.Names {
-		counter(m.transitions, p.Transitions[i].Load(), state)
-	}
-	counter(m.sends, p.Sends.Load())
-	counter(m.pauses, p.Pauses.Load())
-	for i, result := range resumeResults {
-		counter(m.resumes, p.Resumes[i].Load(), string(result))
-	}
-	counter(m.resumedBytes, p.ResumedBytes.Load())
-	counter(m.stalls, p.Stalls.Load())
-	p.Waits.Collect(ch)
-	p.WaitsOfServer.Collect(ch)
-	p.GateWaits.Collect(ch)
-	p.CollectRequests(ch)
-	m.collectGauges(ch, p, sum)
-}
-
-// collectGauges reports the gauges of p that have ever been above zero. sum is nil if all
-// are zero.
-func (m *Metrics) collectGauges(ch chan<- prometheus.Metric, p *meter.Policy, sum *[meter.Gauges]float64) {
+	p.CollectHistograms(ch)
 	for i, desc := range m.gauges {
 		var v float64
 		if sum != nil {
@@ -348,31 +285,6 @@ func (m *Metrics) collectGauges(ch chan<- prometheus.Metric, p *meter.Policy, su
 	}
 }
 
-func (m *Metrics) collectGiveUps(ch chan<- prometheus.Metric, p *meter.Policy) {
-	for i, reason := range giveUpReasons {
-		n := p.GiveUps[i].Load()
-		if n == 0 {
-			continue
-		}
-		metric := prometheus.MustNewConstMetric(m.giveUps, prometheus.CounterValue, float64(n), p.Name, string(reason))
-		if e := p.GiveUpExemplars[i].Load(); e != nil {
-			metric = prometheus.MustNewMetricWithExemplars(metric, *e)
-		}
-		ch <- metric
-	}
-}
-
-// The gauges, which each scrape computes from the hosts in trouble.
-const (
-	gaugeOpen = iota
-	gaugeMissing
-	gaugeTroubled
-	gaugeWaiting
-	gaugePaused
-	gaugeFailing
-	gaugeHedge
-)
-
 var (
 	retryReasons  = []Reason{ReasonServerError, ReasonThrottled, ReasonStatus, ReasonTimeout, ReasonError, ReasonHiddenSends}
 	giveUpReasons = []Reason{ReasonMaxAttempts, ReasonNotIdempotent, ReasonBodyNotReplayable, ReasonRetryForbidden, ReasonWaitTooLong, ReasonHostPaused,
@@ -383,8 +295,6 @@ var (
 	resumeResults = append([]Reason{exchange.Continued, resume.RefusedMethod, resume.RefusedStatus, resume.RefusedEncoded, resume.RefusedMultipart, resume.RefusedTrailers, resume.RefusedLength,
 		resume.RefusedRanges, resume.RefusedValidator, resume.RefusedContentRange, resume.RefusedChanged, resume.RefusedCost, resume.RefusedProgress, resume.RefusedError}, giveUpReasons...)
 )
-
-var countedWords = meter.Words{Retries: texts(retryReasons), GiveUps: texts(giveUpReasons), Resumes: texts(resumeResults)}
 
 func texts(reasons []Reason) []string {
 	texts := make([]string, len(reasons))

@@ -219,7 +219,7 @@ func WithPolicy(ctx context.Context, p Policy) context.Context {
 		next.traces = o.traces
 		next.limits = next.limits || o.limits && o.from == next.from
 		if o.policy != nil {
-			p = p.over(*o.policy)
+			p.inherit(o.policy)
 		}
 	}
 	return next.in(ctx)

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/retrip/retrip/internal/hostkey"
@@ -15,56 +17,31 @@ import (
 )
 
 var jsonRule = policyjson.Rule{
-	Words:   map[string][]string{"Backoff.Jitter": jitterNames[1:]},
-	Instead: instead(),
+	Words: map[string][]string{"Backoff.Jitter": jitterNames[1:]},
 	Example: map[string]string{
 		"Backoff": `{"base": "off"}`,
 		"Budget":  `"budget": 5`,
 		"Breaker": `{"ratio": "off"}`,
 		"Gate":    `{"enabled": true}`,
 	},
-	Check: checkValue,
+	Check: func(path string, v reflect.Value) (want string) { return jsonWords.Replace(wanted(path, v)) },
 }
 
 // jsonWords writes what a value should be as JSON has it.
 var jsonWords = strings.NewReplacer("Off", `"off"`, "Base", "base", "Ratio", "ratio")
-
-func instead() map[string]string {
-	words := make(map[string]string, len(insteadOfOff))
-	for field, text := range insteadOfOff {
-		words[field] = jsonWords.Replace(text)
-	}
-	return words
-}
-
-// checkValue returns what the field with the given path, or an element of it, should
-// be, or "" if it may be v.
-func checkValue(path string, v reflect.Value) (want string) {
-	var p Policy
-	field := reflect.ValueOf(&p).Elem()
-	for name := range strings.SplitSeq(path, ".") {
-		field = field.FieldByName(name)
-	}
-	if field.Kind() == reflect.Slice && v.Kind() != reflect.Slice {
-		v = reflect.Append(field, v)
-	}
-	field.Set(v)
-	p.eachMistake(func(_ string, _ any, text string) { want = jsonWords.Replace(text) })
-	return want
-}
 
 // places are the places of the fields that a policy in JSON sets.
 type places map[string]policyjson.Place
 
 func (p places) set(path string, at policyjson.Place) { p[path] = at }
 
-// report returns err, which checkTogether has returned, with the line of the field.
+// report returns err, which rules.conflict has returned, with the line of the field.
 func (p places) report(whole policyjson.Place, err error) error {
 	var c *conflict
 	if !errors.As(err, &c) {
 		return err
 	}
-	field, other := policyjson.NameOf(reflect.TypeFor[Policy](), c.field), policyjson.NameOf(reflect.TypeFor[Policy](), c.other)
+	field, other := nameInJSON(c.field), nameInJSON(c.other)
 	for _, suffix := range []string{"", fmt.Sprintf("[%v]", c.value)} {
 		if at, ok := p[c.field+suffix]; ok {
 			return at.Errorf("%s", c.say("it", other))
@@ -74,6 +51,11 @@ func (p places) report(whole policyjson.Place, err error) error {
 		}
 	}
 	return whole.Errorf("%s", c.say(field, other))
+}
+
+// nameInJSON returns the name of the field with the given path.
+func nameInJSON(path string) string {
+	return fields[slices.IndexFunc(fields, func(f field) bool { return f.path == path })].name
 }
 
 // LoadPolicies reads policies from a JSON object: the members of a [Policy] for
@@ -127,16 +109,18 @@ func LoadPolicies(r io.Reader) (Policy, map[string]Policy, error) {
 	}
 
 	// The fields are valid on their own. Are they together?
-	if _, err := policy.resolve(defaults); err != nil {
+	fallback := &rules{policy: policy}
+	if err := fallback.resolve(&defaults); err != nil {
 		return Policy{}, nil, of.report(start, err)
 	}
-	base := policy.over(defaults)
 	var errs []error
-	for _, pattern := range sortedKeys(hosts) {
-		if _, err := hosts[pattern].resolve(base); err != nil {
-			if len(errs) < mostErrors { // to find the line takes time
-				err = ofHosts[pattern].report(begins[pattern], err)
-			}
+	for _, pattern := range slices.Sorted(maps.Keys(hosts)) {
+		r := &rules{policy: hosts[pattern]}
+		err := r.resolve(&fallback.policy)
+		if err != nil && len(errs) < mostErrors { // to find the line takes time
+			err = ofHosts[pattern].report(begins[pattern], err)
+		}
+		if err != nil {
 			errs = append(errs, err)
 		}
 	}

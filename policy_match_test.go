@@ -4,6 +4,7 @@
 package retrip
 
 import (
+	"fmt"
 	"net/url"
 	"strings"
 	"testing"
@@ -169,7 +170,7 @@ func TestMatch_Refuses(t *testing.T) {
 	} {
 		_, err := compile(Policy{}, map[string]Policy{pattern: {}})
 		if assert.Error(t, err, "%q", pattern) {
-			assert.Contains(t, err.Error(), hostPath(pattern), "the pattern is named")
+			assert.Contains(t, err.Error(), fmt.Sprintf("Hosts[%q]", pattern), "the pattern is named")
 			assert.Contains(t, err.Error(), want, "%q", pattern)
 		}
 	}

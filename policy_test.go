@@ -81,12 +81,13 @@ func TestPolicy_InheritsEveryField(t *testing.T) {
 	leaves(reflect.ValueOf(&own).Elem(), "", func(path string, field reflect.Value) { fill(t, path, field, 2) })
 	require.GreaterOrEqual(t, fields, 25)
 
-	inherited, kept := Policy{}.over(base), own.over(base)
+	inherited, kept := Policy{}, own
+	inherited.inherit(&base)
+	kept.inherit(&base)
 	leaves(reflect.ValueOf(&base).Elem(), "", func(path string, field reflect.Value) {
 		assert.True(t, same(field, fieldOf(&inherited, path)), "%s isn't inherited", path)
 		assert.True(t, same(fieldOf(&own, path), fieldOf(&kept, path)), "%s is overridden", path)
 	})
-	assert.Zero(t, Policy{}.over(Policy{}))
 }
 
 // An empty slice that isn't nil replaces the inherited one. Off is a value like
@@ -96,7 +97,9 @@ func TestPolicy_Replaces(t *testing.T) {
 		Deadline: time.Second, Budget: 7, Breaker: Breaker{Ratio: 0.5}}
 	p := Policy{RetryOn: []int{}, FailOn: []int{}, Unprocessed: []int{}, IdempotentMethods: []string{},
 		Deadline: Off, Budget: Off, Breaker: Breaker{Ratio: Off}}
-	assert.Equal(t, p, p.over(base))
+	kept := p
+	kept.inherit(&base)
+	assert.Equal(t, p, kept)
 }
 
 func TestPolicy_Defaults(t *testing.T) {
@@ -193,7 +196,7 @@ func TestWithPolicy_Resolves(t *testing.T) {
 	host := resolved(t, Policy{MaxAttempts: 6, MaxWait: time.Minute, Budget: 7, Breaker: Breaker{Ratio: 0.5}, Gate: Gate{Enabled: On}})
 	host.Name = "host.example"
 
-	r, err := host.override(Policy{MaxAttempts: 2})
+	r, err := host.override(t.Context(), &override{policy: &Policy{MaxAttempts: 2}})
 	require.NoError(t, err)
 	assert.Equal(t, 2, r.policy.MaxAttempts)
 	assert.Equal(t, time.Minute, r.policy.MaxWait)
@@ -201,14 +204,14 @@ func TestWithPolicy_Resolves(t *testing.T) {
 	assert.True(t, r.Breaker != nil && r.policy.Gate.Enabled == On)
 	assert.Equal(t, "host.example", r.Name)
 
-	r, err = host.override(Policy{Budget: Off, Breaker: Breaker{Ratio: Off}, Gate: Gate{Enabled: On}})
+	r, err = host.override(t.Context(), &override{policy: &Policy{Budget: Off, Breaker: Breaker{Ratio: Off}, Gate: Gate{Enabled: On}}})
 	require.NoError(t, err)
 	assert.Zero(t, r.Budget.Size)
 	assert.Nil(t, r.Breaker)
 	assert.Equal(t, 6, host.policy.MaxAttempts)
 	assert.True(t, host.Breaker != nil)
 
-	r, err = host.override(Policy{Gate: Gate{Enabled: Off}})
+	r, err = host.override(t.Context(), &override{policy: &Policy{Gate: Gate{Enabled: Off}}})
 	require.NoError(t, err)
 	assert.False(t, r.Gate)
 }

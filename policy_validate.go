@@ -6,13 +6,12 @@ package retrip
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
 	"strconv"
-	"time"
 
-	"github.com/retrip/retrip/internal/account"
 	"github.com/retrip/retrip/internal/dialect"
 	"github.com/retrip/retrip/internal/meter"
 	"github.com/retrip/retrip/internal/span"
@@ -30,16 +29,20 @@ import (
 //   - A dialect belongs to an API whose calls are POSTs, but the policy never
 //     allows a POST to be repeated.
 func (t *Transport) Validate() error {
-	_, err := compile(t.Policy, t.Hosts)
-	errs := []error{err, checkDurations(t.Metrics)}
+	m, err := compile(t.Policy, t.Hosts)
+	errs := []error{err}
+	if t.Metrics != nil {
+		if _, err := meter.NewHosts(t.Metrics.Durations); err != nil {
+			errs = append(errs, fmt.Errorf("retrip: Metrics.Durations: %w", err))
+		}
+	}
 	if err == nil {
-		errs = append(errs, checkFit("Policy", t.Policy, defaults), checkPosts("Policy", t.Policy.over(defaults)))
-		base := t.Policy.over(defaults)
-		for _, pattern := range sortedKeys(t.Hosts) {
-			p, path := t.Hosts[pattern], hostPath(pattern)
-			errs = append(errs, checkFit(path, p, base))
-			if p.Dialects != nil {
-				errs = append(errs, checkPosts(path, p.over(base)))
+		errs = append(errs, m.fallback.checkFit(), m.fallback.checkPosts())
+		for i, pattern := range slices.Sorted(maps.Keys(t.Hosts)) {
+			r := m.rules[1+i]
+			errs = append(errs, r.checkFit())
+			if t.Hosts[pattern].Dialects != nil {
+				errs = append(errs, r.checkPosts())
 			}
 		}
 	}
@@ -47,17 +50,6 @@ func (t *Transport) Validate() error {
 		errs = append(errs, errors.New("retrip: Base is, or wraps, another retrip.Transport: their attempts multiply; keep only one of them"))
 	}
 	return joinFirst(errs)
-}
-
-// checkDurations checks the names in Metrics.Durations.
-func checkDurations(m *Metrics) error {
-	if m == nil {
-		return nil
-	}
-	if _, err := meter.NewHosts(m.Durations); err != nil {
-		return fmt.Errorf("retrip: Metrics.Durations: %w", err)
-	}
-	return nil
 }
 
 // insteadOfOff says, for each number in a policy that can't be Off, what to set
@@ -76,159 +68,178 @@ var insteadOfOff = map[string]string{
 // statuses of errors.
 const mostElements = 200
 
-// check returns what is wrong with the values of p, each named by its path.
-func (p Policy) check(path string) error {
+// field is a field of a Policy, or of a struct in it.
+type field struct {
+	path  string // such as "Backoff.Cap"
+	name  string // in JSON, such as "backoff.cap"
+	index []int  // for reflection
+}
+
+// fields are the fields of a Policy, in their order.
+var fields = fieldsOf(reflect.TypeFor[Policy](), field{})
+
+func fieldsOf(t reflect.Type, of field) (list []field) {
+	for f := range t.Fields() {
+		next := field{of.path + f.Name, of.name + f.Tag.Get("json"), slices.Concat(of.index, f.Index)}
+		if f.Type.Kind() == reflect.Struct {
+			list = append(list, fieldsOf(f.Type, field{next.path + ".", next.name + ".", next.index})...)
+		} else {
+			list = append(list, next)
+		}
+	}
+	return list
+}
+
+// inherit sets the unset fields of p to those of base.
+func (p *Policy) inherit(base *Policy) {
+	own, from := reflect.ValueOf(p).Elem(), reflect.ValueOf(base).Elem()
+	for _, f := range fields {
+		if v := own.FieldByIndex(f.index); v.IsZero() {
+			v.Set(from.FieldByIndex(f.index))
+		}
+	}
+}
+
+// check returns what is wrong with the values of p, each named by its path below path.
+func (p *Policy) check(path string) error {
 	var errs []error
-	p.eachMistake(func(field string, value any, want string) {
-		errs = append(errs, fmt.Errorf("retrip: %s.%s is %v: %s", path, field, value, want))
-	})
+	all := reflect.ValueOf(p).Elem()
+	for _, f := range fields {
+		v := all.FieldByIndex(f.index)
+		want := wanted(f.path, v)
+		if want != "" {
+			errs = append(errs, fmt.Errorf("retrip: %s.%s is %s: %s", path, f.path, shown(f.path, v), want))
+		}
+		if v.Kind() != reflect.Slice || want != "" {
+			continue
+		}
+		for i := range v.Len() {
+			if want := wanted(f.path, v.Index(i)); want != "" {
+				errs = append(errs, fmt.Errorf("retrip: %s.%s is %s: %s", path, f.path, shown(f.path, v.Index(i)), want))
+			}
+		}
+	}
 	return joinFirst(errs)
 }
 
-// mistakes gets each value of a policy that is wrong, with what it should be.
-type mistakes func(field string, value any, want string)
-
-func (bad mistakes) negative(field string, n int64, value any) {
-	switch instead, ok := insteadOfOff[field]; {
-	case n == Off && ok:
-		bad(field, "Off", instead)
-	case n == Off:
-	case ok:
-		bad(field, value, "it must be positive, or 0 to inherit")
-	default:
-		bad(field, value, "it must be positive, 0 to inherit or Off")
-	}
-}
-
-func (bad mistakes) duration(field string, d time.Duration) {
-	if d < 0 {
-		bad.negative(field, int64(d), d)
-	}
-}
-
-func (bad mistakes) count(field string, n int64) {
-	if n < 0 {
-		bad.negative(field, n, n)
-	}
-}
-
-func (bad mistakes) number(field string, f, least, most float64) {
-	if f != 0 && f != Off && !(f >= least && f <= most) { // also a NaN
-		bad(field, f, fmt.Sprintf("it must be %v to %v, 0 to inherit or Off", least, most))
-	}
-}
-
-func (bad mistakes) toggle(field string, s Switch) {
-	if s != 0 && s != On && s != Off {
-		bad(field, s, "it must be On, 0 to inherit or Off")
-	}
-}
-
-// each calls check for each element of a list, unless there are too many: each policy of a
-// host may inherit each list, and requests look into it.
-func each[E any](bad mistakes, field string, list []E, check func(E)) {
-	if n := len(list); n > mostElements {
-		bad(field, fmt.Sprintf("a list of %d", n), fmt.Sprintf("it may have at most %d elements", mostElements))
-		return
-	}
-	for _, e := range list {
-		check(e)
-	}
-}
-
-func (bad mistakes) statuses(field string, list []int) {
-	each(bad, field, list, func(status int) {
-		if status < 400 || status > 599 {
-			bad(field, status, "a status must be 400 to 599")
-		}
-	})
-}
-
-// eachMistake tells bad what is wrong in p.
-func (p Policy) eachMistake(bad mistakes) {
-	bad.count("MaxAttempts", int64(p.MaxAttempts))
-	bad.duration("Backoff.Base", p.Backoff.Base)
-	bad.duration("Backoff.Cap", p.Backoff.Cap)
-	bad.duration("Backoff.ThrottleBase", p.Backoff.ThrottleBase)
-	if p.Backoff.Jitter > NoJitter {
-		bad("Backoff.Jitter", p.Backoff.Jitter, "it must be FullJitter, EqualJitter, DecorrelatedJitter or NoJitter")
-	}
-	bad.duration("Deadline", p.Deadline)
-	bad.duration("AttemptTimeout", p.AttemptTimeout)
-	bad.duration("MaxWait", p.MaxWait)
-	bad.count("WholeBody", p.WholeBody)
-	bad.duration("BodyIdleTimeout", p.BodyIdleTimeout)
-	bad.duration("Resume", p.Resume)
-	bad.count("MaxReplayBody", p.MaxReplayBody)
-	bad.number("Hedge", p.Hedge, 0.001, 0.2)
-	bad.statuses("RetryOn", p.RetryOn)
-	bad.statuses("FailOn", p.FailOn)
-	bad.statuses("Unprocessed", p.Unprocessed)
-	each(bad, "IdempotentMethods", p.IdempotentMethods, func(method string) {
-		if !syntax.IsToken(method) {
-			bad("IdempotentMethods", fmt.Sprintf("%q", method), "it must be an HTTP method")
-		}
-	})
-	each(bad, "Dialects", p.Dialects, func(name string) {
-		if _, ok := dialect.ByName[name]; !ok {
-			bad("Dialects", fmt.Sprintf("%q", name), fmt.Sprintf("it must be one of %q", dialect.Names()))
-		}
-	})
-	bad.toggle("IdempotencyKey", p.IdempotencyKey)
+// shown returns the value of the field with the given path, or an element of it, for an
+// error.
+func shown(path string, v reflect.Value) string {
 	switch {
-	case p.RetryHeader == "":
-	case !syntax.IsToken(p.RetryHeader):
-		bad("RetryHeader", strconv.Quote(p.RetryHeader), `it must be the name of a header, or "off"`)
-	case syntax.HasMeaning(p.RetryHeader):
-		bad("RetryHeader", strconv.Quote(p.RetryHeader), `it must be the name of a header without another meaning, or "off"`)
+	case v.Kind() == reflect.Slice:
+		return fmt.Sprintf("a list of %d", v.Len())
+	case v.Kind() == reflect.String:
+		return strconv.Quote(v.String())
+	case insteadOfOff[path] != "" && v.Int() == Off:
+		return "Off"
 	}
-	bad.number("Budget", p.Budget, 1, maxBudget)
-	bad.number("FleetBudget", p.FleetBudget, 1, maxBudget)
-	bad.number("Breaker.Ratio", p.Breaker.Ratio, 0.01, 1)
-	bad.duration("Breaker.Window", p.Breaker.Window)
-	bad.count("Breaker.MinVolume", int64(p.Breaker.MinVolume))
-	bad.duration("Breaker.OpenFor", p.Breaker.OpenFor)
-	bad.toggle("Gate.Enabled", p.Gate.Enabled)
+	return fmt.Sprint(v)
+}
+
+// wanted returns what the field with the given path, or an element of it, should be, or
+// "" if it may be v.
+func wanted(path string, v reflect.Value) string {
+	switch kind := v.Kind(); path {
+	case "RetryOn", "FailOn", "Unprocessed", "IdempotentMethods", "Dialects":
+		switch {
+		case kind == reflect.Slice:
+			// Each policy of a host may inherit each list, and requests look into it.
+			if v.Len() > mostElements {
+				return fmt.Sprintf("it may have at most %d elements", mostElements)
+			}
+		case kind == reflect.Int:
+			if v.Int() < 400 || v.Int() > 599 {
+				return "a status must be 400 to 599"
+			}
+		case path == "Dialects":
+			if _, ok := dialect.ByName[v.String()]; !ok {
+				return fmt.Sprintf("it must be one of %q", dialect.Names())
+			}
+		case !syntax.IsToken(v.String()):
+			return "it must be an HTTP method"
+		}
+	case "RetryHeader":
+		switch {
+		case v.IsZero():
+		case !syntax.IsToken(v.String()):
+			return `it must be the name of a header, or "off"`
+		case syntax.HasMeaning(v.String()):
+			return `it must be the name of a header without another meaning, or "off"`
+		}
+	case "Backoff.Jitter":
+		if v.Uint() > uint64(NoJitter) {
+			return "it must be FullJitter, EqualJitter, DecorrelatedJitter or NoJitter"
+		}
+	case "IdempotencyKey", "Gate.Enabled":
+		if s := Switch(v.Int()); s != 0 && s != On && s != Off {
+			return "it must be On, 0 to inherit or Off"
+		}
+	default:
+		if limits, ok := ranges[path]; ok {
+			if f := v.Float(); f != 0 && f != Off && !(f >= limits[0] && f <= limits[1]) { // also a NaN
+				return fmt.Sprintf("it must be %v to %v, 0 to inherit or Off", limits[0], limits[1])
+			}
+		} else if v.CanInt() && v.Int() < 0 {
+			return negative(path, v.Int())
+		}
+	}
+	return ""
+}
+
+// ranges are the least and the greatest value of the numbers that have them.
+var ranges = map[string][2]float64{
+	"Hedge":         {0.001, 0.2},
+	"Budget":        {1, 1_000_000},
+	"FleetBudget":   {1, 1_000_000},
+	"Breaker.Ratio": {0.01, 1},
+}
+
+// negative returns what the field with the given path should be instead of n, or "" if it
+// may be Off.
+func negative(path string, n int64) string {
+	switch instead := insteadOfOff[path]; {
+	case n == Off:
+		return instead
+	case instead != "":
+		return "it must be positive, or 0 to inherit"
+	}
+	return "it must be positive, 0 to inherit or Off"
 }
 
 // conflict says that the value of a field doesn't go together with that of another.
 type conflict struct {
 	field, other string
-	value, limit any
-	text         string // for a Printf of these, in the order field, value, other, limit
+	value        any
+	text         string // what is wrong with value, as a format of the other field
 }
 
 func (c *conflict) Error() string { return c.say(c.field, c.other) }
 
 func (c *conflict) say(field, other string) string {
-	return fmt.Sprintf(c.text, field, c.value, other, c.limit)
+	return fmt.Sprintf("%s is %v: "+c.text, field, c.value, other)
 }
 
-// checkTogether returns what is wrong with the combination of fields of a
-// resolved policy, which is a conflict.
-func (p Policy) checkTogether() error {
+// conflict returns an error that wraps a conflict if fields of r's policy don't go together.
+func (r *rules) conflict() error {
+	var c *conflict
+	p := &r.policy
 	if p.Backoff.Base > p.Backoff.Cap {
-		return &conflict{"Backoff.Base", "Backoff.Cap", p.Backoff.Base, p.Backoff.Cap, "%[1]s is %[2]v: it must not be more than %[3]s, which is %[4]v"}
+		c = &conflict{"Backoff.Base", "Backoff.Cap", p.Backoff.Base, "it must not be more than %s, which is " + p.Backoff.Cap.String()}
 	}
-	const twice = "%[1]s is %[2]v: %[3]s lists this status too"
-	retried, unprocessed := setOf(p.RetryOn), setOf(p.Unprocessed)
 	for _, status := range p.FailOn {
-		if retried[status] {
-			return &conflict{"FailOn", "RetryOn", status, status, twice}
-		}
-		if unprocessed[status] {
-			return &conflict{"FailOn", "Unprocessed", status, status, twice}
+		const twice = "%s lists this status too"
+		switch {
+		case c != nil:
+		case slices.Contains(p.RetryOn, status):
+			c = &conflict{"FailOn", "RetryOn", status, twice}
+		case slices.Contains(p.Unprocessed, status):
+			c = &conflict{"FailOn", "Unprocessed", status, twice}
 		}
 	}
-	return nil
-}
-
-func setOf(list []int) map[int]bool {
-	set := make(map[int]bool, min(len(list), 200))
-	for _, status := range list {
-		set[status] = true
+	if c == nil {
+		return nil
 	}
-	return set
+	return fmt.Errorf("retrip: %s.%w", r.path, c)
 }
 
 // mostErrors is how many mistakes an error names.
@@ -244,25 +255,23 @@ func joinFirst(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// checkFit reports whether the attempts and waits of a valid policy can't fit
-// its deadline.
-func checkFit(path string, p, base Policy) error {
-	r, _ := p.resolve(base)
-	if r.policy.Deadline <= 0 || r.policy.AttemptTimeout <= 0 {
+// checkFit reports whether the attempts and waits of r can't fit its deadline.
+func (r *rules) checkFit() error {
+	if r.Deadline <= 0 || r.AttemptTimeout <= 0 {
 		return nil
 	}
-	attempts := span.Mul(r.policy.AttemptTimeout, r.policy.MaxAttempts)
 	waits := r.LongestWaits()
-	if sum := span.Add(attempts, waits); sum > r.policy.Deadline {
+	if sum := span.Add(span.Mul(r.AttemptTimeout, r.MaxAttempts), waits); sum > r.Deadline {
 		return fmt.Errorf("retrip: %s.Deadline is %v: %d attempts of %v with waits of up to %v in total need %v",
-			path, r.policy.Deadline, r.policy.MaxAttempts, r.policy.AttemptTimeout, waits, sum)
+			r.path, r.Deadline, r.MaxAttempts, r.AttemptTimeout, waits, sum)
 	}
 	return nil
 }
 
-// checkPosts reports a dialect of an API whose calls are POSTs in a resolved
-// policy that never repeats a POST after a response.
-func checkPosts(path string, p Policy) error {
+// checkPosts reports a dialect of an API whose calls are POSTs if r never repeats a POST
+// after a response.
+func (r *rules) checkPosts() error {
+	p := &r.policy
 	if p.MaxAttempts == 1 || len(p.Unprocessed) > 0 || p.IdempotencyKey == On || p.Idempotent != nil || p.Classify != nil ||
 		slices.Contains(p.IdempotentMethods, http.MethodPost) {
 		return nil
@@ -270,7 +279,7 @@ func checkPosts(path string, p Policy) error {
 	for _, name := range p.Dialects {
 		if dialect.ByName[name].Posts {
 			return fmt.Errorf("retrip: %s.Dialects is %q: calls of this API are POSTs, and the policy would never repeat a POST; "+
-				"set Unprocessed, for example to []int{429}, or IdempotencyKey, IdempotentMethods, Idempotent or Classify", path, name)
+				"set Unprocessed, for example to []int{429}, or IdempotencyKey, IdempotentMethods, Idempotent or Classify", r.path, name)
 		}
 	}
 	return nil
@@ -310,81 +319,4 @@ func retries(rt http.RoundTripper, depth int) bool {
 		}
 	}
 	return false
-}
-
-// What a zero field of Transport.Policy inherits.
-const (
-	defaultMaxAttempts   = 4
-	defaultBackoffBase   = 100 * time.Millisecond
-	defaultBackoffCap    = 10 * time.Second
-	defaultThrottleBase  = time.Second
-	defaultMaxWait       = 30 * time.Second
-	defaultMaxReplayBody = 64 << 10
-	defaultBudget        = 5
-
-	maxBudget = 1_000_000
-)
-
-// over returns p with its unset fields taken from base.
-func (p Policy) over(base Policy) Policy {
-	inherit(&p.MaxAttempts, base.MaxAttempts)
-	inherit(&p.Backoff.Base, base.Backoff.Base)
-	inherit(&p.Backoff.Cap, base.Backoff.Cap)
-	inherit(&p.Backoff.ThrottleBase, base.Backoff.ThrottleBase)
-	inherit(&p.Backoff.Jitter, base.Backoff.Jitter)
-	inherit(&p.Deadline, base.Deadline)
-	inherit(&p.AttemptTimeout, base.AttemptTimeout)
-	inherit(&p.MaxWait, base.MaxWait)
-	inherit(&p.WholeBody, base.WholeBody)
-	inherit(&p.BodyIdleTimeout, base.BodyIdleTimeout)
-	inherit(&p.Resume, base.Resume)
-	inherit(&p.MaxReplayBody, base.MaxReplayBody)
-	inherit(&p.Hedge, base.Hedge)
-	inheritSlice(&p.RetryOn, base.RetryOn)
-	inheritSlice(&p.FailOn, base.FailOn)
-	inheritSlice(&p.Unprocessed, base.Unprocessed)
-	inheritSlice(&p.IdempotentMethods, base.IdempotentMethods)
-	inherit(&p.IdempotencyKey, base.IdempotencyKey)
-	inheritSlice(&p.Dialects, base.Dialects)
-	inherit(&p.RetryHeader, base.RetryHeader)
-	inherit(&p.Budget, base.Budget)
-	inherit(&p.FleetBudget, base.FleetBudget)
-	inherit(&p.Breaker.Ratio, base.Breaker.Ratio)
-	inherit(&p.Breaker.Window, base.Breaker.Window)
-	inherit(&p.Breaker.MinVolume, base.Breaker.MinVolume)
-	inherit(&p.Breaker.OpenFor, base.Breaker.OpenFor)
-	inherit(&p.Gate.Enabled, base.Gate.Enabled)
-	if p.Gate.Key == nil {
-		p.Gate.Key = base.Gate.Key
-	}
-	if p.Classify == nil {
-		p.Classify = base.Classify
-	}
-	if p.Idempotent == nil {
-		p.Idempotent = base.Idempotent
-	}
-	return p
-}
-
-func inherit[T comparable](field *T, base T) {
-	var zero T
-	if *field == zero {
-		*field = base
-	}
-}
-
-func inheritSlice[T any](field *[]T, base []T) {
-	if *field == nil {
-		*field = base
-	}
-}
-
-// defaults is what Transport.Policy inherits from.
-var defaults = Policy{
-	MaxAttempts:   defaultMaxAttempts,
-	Backoff:       Backoff{Base: defaultBackoffBase, Cap: defaultBackoffCap, ThrottleBase: defaultThrottleBase, Jitter: FullJitter},
-	MaxWait:       defaultMaxWait,
-	MaxReplayBody: defaultMaxReplayBody,
-	Budget:        defaultBudget,
-	FleetBudget:   account.DefaultSize,
 }

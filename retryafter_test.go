@@ -144,7 +144,7 @@ func TestForbidden(t *testing.T) {
 			policy.Backoff.Base = retrip.Off
 			base := play.Base(play.Reply(503), play.Reply(503, "X-Should-Retry: false"))
 			var gaveUp []retrip.Event
-			tr := &retrip.Transport{Base: base, Policy: policy, Metrics: retrip.NewMetrics(), Trace: &retrip.Trace{GiveUp: func(e retrip.Event) { gaveUp = append(gaveUp, e) }}}
+			tr := &retrip.Transport{Base: base, Policy: policy, Metrics: &retrip.Metrics{}, Trace: &retrip.Trace{GiveUp: func(e retrip.Event) { gaveUp = append(gaveUp, e) }}}
 			resp := do(t, tr, play.Request(t, "GET", nil))
 			play.Finish(t, resp)
 			assert.Equal(t, 503, resp.StatusCode, "the caller gets the answer")

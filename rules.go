@@ -4,6 +4,7 @@
 package retrip
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/retrip/retrip/internal/account"
 	"github.com/retrip/retrip/internal/backoff"
 	"github.com/retrip/retrip/internal/breaker"
 	"github.com/retrip/retrip/internal/budget"
@@ -24,29 +26,45 @@ import (
 // immutable.
 type rules struct {
 	exchange.Rules
+	path   string // of the policy, in errors
 	policy Policy // every field resolved
 }
 
 func init() {
 	lend.Compile = func(policy any) (*decide.Rules, any, error) {
-		p := policy.(Policy)
-		if err := p.check("Policy"); err != nil {
+		r := &rules{path: "Policy", policy: policy.(Policy)}
+		if err := r.resolve(&defaults); err != nil {
 			return nil, nil, err
-		}
-		r, err := p.resolve(defaults)
-		if err != nil {
-			return nil, nil, fmt.Errorf("retrip: Policy.%w", err)
 		}
 		return &r.Rules.Rules, r.policy, nil
 	}
 }
 
-// resolve makes the rules of p over base. It checks only what depends on both p
-// and base; check does the rest.
-func (p Policy) resolve(base Policy) (*rules, error) {
-	p = p.over(base)
-	p.Breaker = p.Breaker.orDefault()
-	r := &rules{policy: p}
+// defaults is what Transport.Policy inherits from.
+var defaults = Policy{
+	MaxAttempts:   4,
+	Backoff:       Backoff{Base: 100 * time.Millisecond, Cap: 10 * time.Second, ThrottleBase: time.Second, Jitter: FullJitter},
+	MaxWait:       30 * time.Second,
+	MaxReplayBody: 64 << 10,
+	Budget:        5,
+	FleetBudget:   account.DefaultSize,
+}
+
+// breakerDefaults has the defaults of a Breaker that is on.
+var breakerDefaults = Policy{Breaker: Breaker{Ratio: 0.8, Window: 10 * time.Second, MinVolume: 20, OpenFor: 5 * time.Second}}
+
+// resolve completes r, which has a path and a policy: unset fields inherit from base,
+// which is resolved.
+func (r *rules) resolve(base *Policy) error {
+	p := &r.policy
+	if err := p.check(r.path); err != nil {
+		return err
+	}
+	p.inherit(base)
+	if b := p.Breaker; b != (Breaker{}) && b.Ratio != Off {
+		p.inherit(&breakerDefaults)
+		r.Breaker = &breaker.Rule{Ratio: p.Breaker.Ratio, Window: p.Breaker.Window, MinVolume: p.Breaker.MinVolume, OpenFor: p.Breaker.OpenFor, Probes: breaker.Probes}
+	}
 	r.MaxAttempts, r.MaxWait, r.Gate = p.MaxAttempts, p.MaxWait, p.Gate.Enabled == On
 	r.Backoff = backoff.Rule{Base: p.Backoff.Base, Cap: p.Backoff.Cap, ThrottleBase: p.Backoff.ThrottleBase, Jitter: backoff.Jitter(p.Backoff.Jitter)}
 	r.AttemptTimeout, r.Deadline, r.BodyIdleTimeout, r.Resume = p.AttemptTimeout, p.Deadline, p.BodyIdleTimeout, p.Resume
@@ -78,9 +96,6 @@ func (p Policy) resolve(base Policy) (*rules, error) {
 	if !strings.EqualFold(p.RetryHeader, noRetryHeader) {
 		r.RetryHeader = http.CanonicalHeaderKey(p.RetryHeader)
 	}
-	if p.Breaker.Ratio > 0 {
-		r.Breaker = &breaker.Rule{Ratio: p.Breaker.Ratio, Window: p.Breaker.Window, MinVolume: p.Breaker.MinVolume, OpenFor: p.Breaker.OpenFor, Probes: breaker.Probes}
-	}
 	if r.Budget.Size > 0 && p.AttemptTimeout > 0 {
 		r.Timed = true
 		r.Slow = max(1, time.Duration(budget.SlowShare*float64(p.AttemptTimeout)))
@@ -91,44 +106,36 @@ func (p Policy) resolve(base Policy) (*rules, error) {
 	r.Derives = p.AttemptTimeout > 0 || p.Deadline > 0 || p.BodyIdleTimeout > 0
 	asks := r.Classifies || r.GeneratesKeys || p.Idempotent != nil
 	r.Plain = !r.Derives && !asks && r.Hedge.Share == 0 && p.WholeBody <= 0 && p.Resume <= 0 && r.Breaker == nil && !r.Gate
-	return r, p.checkTogether()
+	return r.conflict()
 }
 
-// orDefault returns b with the defaults of its unset fields, if b is on.
-func (b Breaker) orDefault() Breaker {
-	if b != (Breaker{}) && b.Ratio != Off {
-		inherit(&b.Ratio, defaultBreaker.Ratio)
-		inherit(&b.Window, defaultBreaker.Window)
-		inherit(&b.MinVolume, defaultBreaker.MinVolume)
-		inherit(&b.OpenFor, defaultBreaker.OpenFor)
+// override returns the rules of a request with the context ctx, in which o sets a policy.
+func (r *rules) override(ctx context.Context, o *override) (*rules, error) {
+	own := &rules{path: "WithPolicy", policy: *o.policy}
+	own.Name, own.Metrics = r.Name, r.Metrics
+	if !o.limits && o.from.Attempt(ctx) > 1 {
+		// A call on behalf of an incoming retry gets one attempt, unless the program
+		// says otherwise.
+		own.policy.MaxAttempts = 1
 	}
-	return b
-}
-
-// override returns the rules of a request whose context sets p.
-func (r *rules) override(p Policy) (*rules, error) {
-	errs := []error{p.check("WithPolicy")}
-	if b, off := p.Breaker, (Breaker{Ratio: Off}); b != (Breaker{}) && b != off {
-		errs = append(errs, fmt.Errorf("retrip: WithPolicy.Breaker is %+v: its state belongs to the host, so WithPolicy accepts only Breaker{Ratio: Off}", b))
+	errs := []error{own.resolve(&r.policy)}
+	ofHost := func(field string, value any, only string) {
+		errs = append(errs, fmt.Errorf("retrip: WithPolicy.%s is %+v: its state belongs to the host, so WithPolicy accepts only %s", field, value, only))
+	}
+	p := o.policy
+	if p.Breaker != (Breaker{}) && p.Breaker != (Breaker{Ratio: Off}) {
+		ofHost("Breaker", p.Breaker, "Breaker{Ratio: Off}")
 	}
 	if p.Budget != 0 && p.Budget != Off {
-		errs = append(errs, fmt.Errorf("retrip: WithPolicy.Budget is %v: its state belongs to the host, so WithPolicy accepts only Off", p.Budget))
+		ofHost("Budget", p.Budget, "Off")
 	}
 	if p.FleetBudget != 0 && p.FleetBudget != Off {
-		errs = append(errs, fmt.Errorf("retrip: WithPolicy.FleetBudget is %v: its state belongs to the host, so WithPolicy accepts only Off", p.FleetBudget))
+		ofHost("FleetBudget", p.FleetBudget, "Off")
 	}
 	if p.Gate.Enabled == On && r.policy.Gate.Enabled != On {
-		errs = append(errs, errors.New("retrip: WithPolicy.Gate.Enabled is on: its state belongs to the host, so WithPolicy accepts only Off"))
+		ofHost("Gate.Enabled", p.Gate.Enabled, "Off")
 	}
-	if err := errors.Join(errs...); err != nil {
-		return nil, err
-	}
-	own, err := p.resolve(r.policy)
-	if err != nil {
-		return nil, fmt.Errorf("retrip: WithPolicy.%w", err)
-	}
-	own.Name, own.Metrics = r.Name, r.Metrics
-	return own, nil
+	return own, errors.Join(errs...)
 }
 
 // clone returns p with slices of its own.

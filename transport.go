@@ -4,7 +4,6 @@
 package retrip
 
 import (
-	"context"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -109,7 +108,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	r := s.find(req.URL)
 	if o != nil && o.policy != nil {
 		var err error
-		if r, err = o.apply(req.Context(), r); err != nil {
+		if r, err = r.override(req.Context(), o); err != nil {
 			body.CloseRequest(req)
 			return nil, err
 		}
@@ -119,19 +118,6 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return exchange.Do(&s.Env, &r.Rules, req, nil)
 	}
 	return exchange.Do(&s.Env, &r.Rules, req, o)
-}
-
-// apply returns r as overridden by o: a call on behalf of an incoming retry gets
-// one attempt, unless the program has said otherwise. apply must not be inlined: the stack frame
-// of every request would then hold a Policy.
-//
-//go:noinline
-func (o *override) apply(ctx context.Context, r *rules) (*rules, error) {
-	p := *o.policy
-	if !o.limits && o.from.Attempt(ctx) > 1 {
-		p.MaxAttempts = 1
-	}
-	return r.override(p)
 }
 
 // start makes t's settings on first use.
@@ -151,9 +137,8 @@ func (t *Transport) start() *settings {
 	_, plain := s.Base.(*http.Transport)
 	s.looked = !plain
 	s.matcher, s.err = compile(t.Policy, t.Hosts)
-	s.counted = t.Metrics.watch(t)
-	if s.err == nil {
-		t.Metrics.swap(s.counted, t.Metrics.hold(s.rules))
+	if t.Metrics != nil {
+		s.counted = t.Metrics.count(t, nil, s.rules)
 	}
 	t.settings.Store(s)
 	return s
@@ -205,15 +190,16 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 	if err != nil {
 		return err
 	}
-	counted := t.Metrics.hold(m.rules)
 	t.start()
 	t.settling.Lock()
 	defer t.settling.Unlock()
 	next := *t.settings.Load()
 	next.matcher, next.err = m, nil
+	if t.Metrics != nil {
+		next.counted = t.Metrics.count(t, next.counted, m.rules)
+	}
 	t.tables.Hosts.Refit(m.sizeOf)
 	t.settings.Store(&next)
-	t.Metrics.swap(next.counted, counted)
 	return nil
 }
 

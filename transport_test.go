@@ -260,7 +260,7 @@ func TestTransport_KeepsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := 0
 		tr := &retrip.Transport{
-			Metrics: retrip.NewMetrics(),
+			Metrics: &retrip.Metrics{},
 			Policy:  retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, Breaker: retrip.Breaker{Ratio: 0.5}, AttemptTimeout: time.Second, Hedge: 0.1},
 			Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 				made++

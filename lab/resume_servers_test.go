@@ -99,7 +99,7 @@ func TestResume_RealServers(t *testing.T) {
 			}
 			base := &http.Transport{Protocols: c.proto.Protocols()}
 			defer base.CloseIdleConnections()
-			metrics := retrip.NewMetrics()
+			metrics := &retrip.Metrics{}
 			client := &http.Client{Transport: &retrip.Transport{Base: base, Metrics: metrics, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: 5 * time.Second, Backoff: retrip.Backoff{Base: 10 * time.Millisecond}}}}
 			resp, err := client.Get("http://" + server + "/image.tar")
 			require.NoError(t, err)
@@ -128,7 +128,7 @@ func TestResume_RestartedServer(t *testing.T) {
 	require.NoError(t, err)
 	defer cuts.Close()
 
-	metrics := retrip.NewMetrics()
+	metrics := &retrip.Metrics{}
 	transport := &retrip.Transport{Metrics: metrics, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: 5 * time.Second}}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport}

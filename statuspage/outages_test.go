@@ -77,7 +77,7 @@ func TestHandler_EveryOutage(t *testing.T) {
 				if base == nil {
 					base = down
 				}
-				metrics := retrip.NewMetrics()
+				metrics := &retrip.Metrics{}
 				tr := &retrip.Transport{Policy: policy, Metrics: metrics, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 					if well {
 						return answer(200)(r)
@@ -151,7 +151,7 @@ func failing(t *testing.T, m *retrip.Metrics) float64 {
 // the host fails.
 func TestHandler_Canceled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		metrics := retrip.NewMetrics()
+		metrics := &retrip.Metrics{}
 		tr := &retrip.Transport{Metrics: metrics, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			<-r.Context().Done()
 			return nil, r.Context().Err()

@@ -55,7 +55,7 @@ func (e contractEnv) transport(base http.RoundTripper) *retrip.Transport {
 			Classify: func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.ByRule },
 		},
 		Hosts:   map[string]retrip.Policy{"127.0.0.1": {Backoff: retrip.Backoff{Jitter: retrip.FullJitter}}, "*.example.com": {RetryOn: []int{408}}},
-		Metrics: retrip.NewMetrics(),
+		Metrics: &retrip.Metrics{},
 		Logger:  slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Trace:   &retrip.Trace{Attempt: hook, Retry: hook, GiveUp: hook, Done: hook, Host: func(retrip.HostState) {}},
 	}

@@ -57,7 +57,7 @@ func TestAllocations_Bodies(t *testing.T) {
 	req := play.Must(http.NewRequest(http.MethodGet, "http://example.com/", nil))
 	buffer := make([]byte, 1000)
 	count := func(p retrip.Policy) float64 {
-		tr := &retrip.Transport{Base: &zerosBase{size: 3000}, Policy: p, Metrics: retrip.NewMetrics()}
+		tr := &retrip.Transport{Base: &zerosBase{size: 3000}, Policy: p, Metrics: &retrip.Metrics{}}
 		return testing.AllocsPerRun(200, func() {
 			resp, err := tr.RoundTrip(req)
 			if err != nil {

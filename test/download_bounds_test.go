@@ -61,7 +61,7 @@ func TestResume_Attempts(t *testing.T) {
 					resp.StatusCode, resp.Body = 503, http.NoBody
 				}
 			}}
-			m, began := retrip.NewMetrics(), time.Now()
+			m, began := &retrip.Metrics{}, time.Now()
 			policy := retrip.Policy{Resume: time.Minute, MaxAttempts: c.most, Backoff: retrip.Backoff{Jitter: retrip.EqualJitter}}
 			got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: policy})
 			assert.Len(t, got, c.got)
@@ -126,7 +126,7 @@ func TestResume_Skips(t *testing.T) {
 				}
 				resp.Body = io.NopCloser(ending(t.Context(), io.LimitReader(resp.Body, int64(p.breaks)), io.ErrUnexpectedEOF))
 			}
-			m := retrip.NewMetrics()
+			m := &retrip.Metrics{}
 			got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: retrip.Policy{Resume: time.Minute}}, header...)
 			require.Len(t, s.asks, 3)
 			for i, b := range s.given {
@@ -197,7 +197,7 @@ func TestWholeBody_OutOfAttempts(t *testing.T) {
 		for _, p := range []retrip.Policy{{}, {Resume: time.Minute}} {
 			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: func(int) (int, error) { return 500, syscall.ECONNRESET }}
 			p.WholeBody, p.MaxAttempts = 2000, 3
-			m := retrip.NewMetrics()
+			m := &retrip.Metrics{}
 			got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: p})
 			assert.Equal(t, syscall.ECONNRESET, err)
 			assert.Equal(t, s.data[:500], got)
@@ -251,7 +251,7 @@ func TestResume_ObeysItsHost(t *testing.T) {
 				return s.RoundTrip(req)
 			})
 			c.policy.Resume, c.policy.Budget, c.policy.MaxAttempts = time.Minute, retrip.Off, 10
-			m := retrip.NewMetrics()
+			m := &retrip.Metrics{}
 			tr := &retrip.Transport{Base: base, Metrics: m, Policy: c.policy}
 			ctx, cancel := context.WithCancel(t.Context())
 			if c.deadline > 0 {

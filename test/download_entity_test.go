@@ -265,7 +265,7 @@ func TestResume_ErrorNamesReason(t *testing.T) {
 			})
 			var log bytes.Buffer
 			var told []retrip.Reason
-			m := retrip.NewMetrics()
+			m := &retrip.Metrics{}
 			c.policy.Resume = time.Minute
 			tr := &retrip.Transport{Base: base, Metrics: m, Policy: c.policy, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 				Trace: &retrip.Trace{Resume: func(e retrip.Event) { told = append(told, e.Reason) }}}

@@ -67,7 +67,7 @@ func TestResume_RestStalls(t *testing.T) {
 				}
 				return -1, nil
 			}}
-			m := retrip.NewMetrics()
+			m := &retrip.Metrics{}
 			p := c.policy
 			p.Resume, p.BodyIdleTimeout, p.Backoff = time.Minute, time.Second, retrip.Backoff{Base: 1, Cap: 1}
 			began := time.Now()
@@ -185,7 +185,7 @@ func TestResume_CallerGoesWhileReading(t *testing.T) {
 				if want == retrip.ReasonCanceled {
 					time.AfterFunc(time.Second/2, cancel)
 				}
-				m := retrip.NewMetrics()
+				m := &retrip.Metrics{}
 				tr := &retrip.Transport{Base: s, Metrics: m, Policy: retrip.Policy{Resume: time.Minute}}
 				resp := do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
 				_, err := io.ReadAll(resp.Body)

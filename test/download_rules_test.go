@@ -45,7 +45,7 @@ func TestResume_SetPolicies(t *testing.T) {
 			s := &store{etag: `"a"`, data: data, at: func(i int) (int, error) {
 				return 200, []error{syscall.ECONNRESET, nil}[i%2] // every other one stalls
 			}}
-			tr := &retrip.Transport{Base: s, Hosts: map[string]retrip.Policy{"example.com": c.before}, Metrics: retrip.NewMetrics()}
+			tr := &retrip.Transport{Base: s, Hosts: map[string]retrip.Policy{"example.com": c.before}, Metrics: &retrip.Metrics{}}
 			resp := do(t, tr, play.Request(t, http.MethodGet, nil))
 			got := make([]byte, 300)
 			n, err := io.ReadFull(resp.Body, got)
@@ -111,7 +111,7 @@ func TestResume_Told(t *testing.T) {
 				}}
 			}
 			var log bytes.Buffer
-			m := retrip.NewMetrics()
+			m := &retrip.Metrics{}
 			s := &store{etag: etag, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
 			policy := retrip.Policy{Resume: time.Minute}
 			tr := &retrip.Transport{Base: s, Metrics: m, Trace: record(&own), Logger: slog.New(slog.NewTextHandler(&log, nil)), Policy: policy}
@@ -143,7 +143,7 @@ func TestResume_CallerGoesBetweenBreaks(t *testing.T) {
 				return []int{500, 200}[i], []error{syscall.ECONNRESET, nil}[i]
 			}}
 			ctx, cancel := context.WithCancelCause(t.Context())
-			m := retrip.NewMetrics()
+			m := &retrip.Metrics{}
 			tr := &retrip.Transport{Base: s, Metrics: m, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second}}
 			resp := do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
 			_, err := io.CopyN(io.Discard, resp.Body, at)
@@ -178,7 +178,7 @@ func TestBodyIdle_Dribble(t *testing.T) {
 					}
 				}))
 			}}
-			m := retrip.NewMetrics()
+			m := &retrip.Metrics{}
 			began := time.Now()
 			policy := retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, MaxAttempts: 10, Budget: retrip.Off}
 			got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: policy})
@@ -253,7 +253,7 @@ func TestResume_Bases(t *testing.T) {
 	} {
 		bubble(t, name, func(t *testing.T) {
 			s := &store{etag: `"a"`, data: data, lie: c.lie}
-			m := retrip.NewMetrics()
+			m := &retrip.Metrics{}
 			policy := retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Budget: retrip.Off, MaxAttempts: 10}
 			got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: policy})
 			if c.want == "" {
@@ -293,7 +293,7 @@ func TestResume_HugeLengths(t *testing.T) {
 				if first > 0 {
 					req.Header.Set("Range", fmt.Sprintf("bytes=%d-", first))
 				}
-				m := retrip.NewMetrics()
+				m := &retrip.Metrics{}
 				resp := do(t, &retrip.Transport{Base: base, Metrics: m, Policy: retrip.Policy{Resume: time.Minute}}, req)
 				n, err := io.CopyN(io.Discard, resp.Body, 250)
 				require.NoError(t, resp.Body.Close())

@@ -122,7 +122,7 @@ func TestResume_Stall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		data := randomBytes(5000, 1)
 		s := &store{etag: `"a"`, data: data, at: func(i int) (int, error) { return []int{1000, 2000, -1}[i], nil }}
-		m := retrip.NewMetrics()
+		m := &retrip.Metrics{}
 		var told []string
 		trace := &retrip.Trace{Resume: func(e retrip.Event) {
 			told = append(told, fmt.Sprint(e.Reason, " ", e.Offset, " ", fault.Timeout(e.Err)))
@@ -210,7 +210,7 @@ func TestResume_IsRetry(t *testing.T) {
 	} {
 		bubble(t, c.name, func(t *testing.T) {
 			s := &store{etag: `"a"`, data: data, at: c.at, lie: c.lie}
-			m := retrip.NewMetrics()
+			m := &retrip.Metrics{}
 			c.policy.Resume = cmp.Or(c.policy.Resume, time.Minute)
 			began := time.Now()
 			tr := &retrip.Transport{Metrics: m, Policy: c.policy, Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
@@ -310,7 +310,7 @@ func TestResume_SparedBytes(t *testing.T) {
 					resp.ContentLength, resp.Body = 1000-c.from, io.NopCloser(bytes.NewReader(data[c.from:]))
 				}
 			}}
-			m := retrip.NewMetrics()
+			m := &retrip.Metrics{}
 			header := []string{"Range", c.asked}
 			if c.asked == "" {
 				header = nil

@@ -27,7 +27,7 @@ import (
 func gatedHost(t *testing.T, n *notes, steps ...play.Step) (*retrip.Transport, *play.Script) {
 	t.Helper()
 	base := play.Base(append([]play.Step{play.Reply(429, "Retry-After: 8")}, steps...)...)
-	tr := &retrip.Transport{Base: base, Metrics: retrip.NewMetrics(), Trace: n.trace(), Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}}
+	tr := &retrip.Transport{Base: base, Metrics: &retrip.Metrics{}, Trace: n.trace(), Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}}
 	play.Finish(t, do(t, tr, play.Request(t, "POST", nil)))
 	require.Equal(t, 8*time.Second, play.Must(tr.HostState("example.com:80")).PausedFor)
 	n.lines = nil
@@ -154,7 +154,7 @@ func TestExchange_BreakerFailsFast(t *testing.T) {
 		play.Bubble(t, name, func(t *testing.T) {
 			var n notes
 			base := play.Base(play.Reply(503), play.Reply(200))
-			tr := &retrip.Transport{Base: base, Metrics: retrip.NewMetrics(), Policy: retrip.Policy{
+			tr := &retrip.Transport{Base: base, Metrics: &retrip.Metrics{}, Policy: retrip.Policy{
 				Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: 10 * time.Second},
 			}}
 			resp, err := tr.RoundTrip(play.Request(t, "POST", nil))
@@ -203,7 +203,7 @@ func TestExchange_BreakerOpensInTheWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n notes
 		base := play.Base(play.Reply(503, "X: first"), play.Reply(503, "X: second"))
-		tr := &retrip.Transport{Base: base, Metrics: retrip.NewMetrics(), Policy: play.With(func(p *retrip.Policy) {
+		tr := &retrip.Transport{Base: base, Metrics: &retrip.Metrics{}, Policy: play.With(func(p *retrip.Policy) {
 			p.Budget = 5
 			p.Breaker = retrip.Breaker{Ratio: 1, MinVolume: 2, OpenFor: time.Minute}
 		})}

@@ -156,7 +156,7 @@ func TestHedge_FailureWaits(t *testing.T) {
 				_, _ = io.WriteString(w, "ok")
 			}))
 			base := s.Transport()
-			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Hedge: 0.2, Backoff: now}, Metrics: retrip.NewMetrics()}
+			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Hedge: 0.2, Backoff: now}, Metrics: &retrip.Metrics{}}
 			if own {
 				tr.Base = conns{base, make(chan struct{}, 1)}
 			} else {

@@ -38,7 +38,7 @@ func eachProtocol(t *testing.T, p retrip.Policy, h http.HandlerFunc, f func(t *t
 			base := s.Transport()
 			base.MaxIdleConnsPerHost = 16
 			p.Hedge = 0.2
-			tr := &retrip.Transport{Base: base, Policy: p, Metrics: retrip.NewMetrics()}
+			tr := &retrip.Transport{Base: base, Policy: p, Metrics: &retrip.Metrics{}}
 			for range 20 {
 				assert.Equal(t, "ok", getText(t, tr, s.URL))
 			}

@@ -153,7 +153,7 @@ func hedging(t *testing.T, p retrip.Policy) (*retrip.Transport, *hedgeBase) {
 	t.Helper()
 	base := &hedgeBase{}
 	p.Hedge = 0.2
-	tr := &retrip.Transport{Base: base, Policy: p, Metrics: retrip.NewMetrics()}
+	tr := &retrip.Transport{Base: base, Policy: p, Metrics: &retrip.Metrics{}}
 	warm(t, tr)
 	base.warm = len(base.seen)
 	base.seen, base.ended = nil, nil
@@ -357,7 +357,7 @@ func TestHedge_Who(t *testing.T) {
 		{method: "POST", policy: retrip.Policy{IdempotentMethods: []string{"POST"}}},
 	} {
 		bubble(t, fmt.Sprint(tt.method, " ", tt.body != nil), func(t *testing.T) {
-			tr := &retrip.Transport{Base: &hedgeBase{}, Policy: retrip.Policy{Hedge: 0.2}, Metrics: retrip.NewMetrics()}
+			tr := &retrip.Transport{Base: &hedgeBase{}, Policy: retrip.Policy{Hedge: 0.2}, Metrics: &retrip.Metrics{}}
 			warm(t, tr)
 			base := tr.Base.(*hedgeBase)
 			base.seen = nil
@@ -537,7 +537,7 @@ func TestHedge_Panics(t *testing.T) {
 func TestHedge_Goexit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr, base := hedging(t, retrip.Policy{})
-		tr2 := &retrip.Transport{Policy: tr.Policy, Metrics: retrip.NewMetrics(), Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+		tr2 := &retrip.Transport{Policy: tr.Policy, Metrics: &retrip.Metrics{}, Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 			if req.Header.Get("Retry-Attempt") == "2" {
 				runtime.Goexit()
 			}

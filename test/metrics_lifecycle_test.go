@@ -51,7 +51,7 @@ func policiesOf(t *testing.T, m *retrip.Metrics) []string {
 // A pattern has five series for its outcomes. All others appear on first use.
 func TestMetrics_SeriesAppearWhenUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := retrip.NewMetrics()
+		m := &retrip.Metrics{}
 		hosts := map[string]retrip.Policy{}
 		for i := range 300 {
 			hosts[fmt.Sprintf("h%d.test", i)] = retrip.Policy{}
@@ -79,7 +79,7 @@ func TestMetrics_SeriesAppearWhenUsed(t *testing.T) {
 // A gauge that was once above zero drops to zero instead of disappearing.
 func TestMetrics_GaugesStay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := retrip.NewMetrics()
+		m := &retrip.Metrics{}
 		tr := &retrip.Transport{Base: play.Base(play.Reply(503, "Retry-After: 5"), play.Reply(200)), Metrics: m, Policy: retrip.Policy{MaxAttempts: 1}}
 		play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
 		assert.Equal(t, 1.0, gather(t, m)["default"]["paused_hosts"])
@@ -96,7 +96,7 @@ func TestMetrics_GaugesStay(t *testing.T) {
 // with requests in flight. They start from zero when the pattern returns.
 func TestMetrics_PatternsGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := retrip.NewMetrics()
+		m := &retrip.Metrics{}
 		hosts := func(names ...string) map[string]retrip.Policy {
 			all := map[string]retrip.Policy{}
 			for _, name := range names {
@@ -147,7 +147,7 @@ func TestMetrics_PatternsGo(t *testing.T) {
 //
 //retrip:promise P13
 func TestMetrics_PatternsOfGarbage(t *testing.T) {
-	m := retrip.NewMetrics()
+	m := &retrip.Metrics{}
 	var transport weak.Pointer[retrip.Transport]
 	func() {
 		tr := &retrip.Transport{Base: play.Base(play.Reply(200)), Metrics: m, Hosts: map[string]retrip.Policy{"example.com": {}}}
@@ -169,7 +169,7 @@ func TestMetrics_PatternsOfGarbage(t *testing.T) {
 }
 
 func TestMetrics_Panics(t *testing.T) {
-	m := retrip.NewMetrics()
+	m := &retrip.Metrics{}
 	tr := &retrip.Transport{Base: testenv.RoundTripper(func(*http.Request) (*http.Response, error) { panic("base") }), Metrics: m}
 	assert.Panics(t, func() { tr.RoundTrip(play.Request(t, "GET", nil)) })
 	tr = &retrip.Transport{Base: play.Base(play.Reply(200)), Metrics: m, Trace: &retrip.Trace{Attempt: func(retrip.Event) { panic("hook") }}}
@@ -238,7 +238,7 @@ func TestMetrics_CallerEndsAttempt(t *testing.T) {
 		}, []string{"attempts_total{default,canceled} 1", "give_ups_total{default,canceled} 1", "requests_total{default,canceled} 1"}},
 	} {
 		play.Bubble(t, tt.name, func(t *testing.T) {
-			m := retrip.NewMetrics()
+			m := &retrip.Metrics{}
 			tr := &retrip.Transport{Base: play.Base(play.Hang), Metrics: m}
 			ctx, cancel := tt.within(t.Context())
 			defer cancel()
@@ -253,7 +253,7 @@ func TestMetrics_CallerEndsAttempt(t *testing.T) {
 // give-up.
 func TestMetrics_HostHookPanicsAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := retrip.NewMetrics()
+		m := &retrip.Metrics{}
 		tr := &retrip.Transport{Base: play.Base(play.Reply(503)), Metrics: m, Policy: retrip.Policy{
 			Budget:  1,
 			Backoff: retrip.Backoff{Base: time.Minute, Cap: time.Minute, Jitter: retrip.NoJitter},

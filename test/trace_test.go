@@ -318,7 +318,7 @@ func TestHost_TellsChanges(t *testing.T) {
 		tr := &retrip.Transport{
 			// Begins a pause, opens the breaker, and closes it.
 			Base:    play.Base(play.Reply(503, "Retry-After: 1"), play.Reply(503), play.Reply(200)),
-			Metrics: retrip.NewMetrics(), Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Metrics: &retrip.Metrics{}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 			Hosts: map[string]retrip.Policy{"Example.com": {MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 2, Window: time.Minute, OpenFor: time.Second}}},
 			Trace: &retrip.Trace{Host: func(s retrip.HostState) {
 				told = append(told, fmt.Sprint(s.Host, " ", s.Policy, " ", s.Breaker, " ", s.PausedFor))

@@ -26,7 +26,7 @@ func main() {
 	server := httptest.NewServer(flaky())
 	defer server.Close()
 
-	metrics := retrip.NewMetrics()
+	metrics := &retrip.Metrics{}
 	client := &http.Client{Transport: &retrip.Transport{ // &retrip.Transport{} would do
 		Metrics: metrics,
 		Trace:   timeline(os.Stdout),

@@ -26,7 +26,7 @@ func Do(env *Env, r *Rules, req *http.Request, asked Asked) (*http.Response, err
 
 // plain reports whether the first attempt needs nothing but Base.
 func (f *first) plain(env *Env, r *Rules, req *http.Request) bool {
-	return r.Plain && !env.Traced && !r.Metrics.Timed() && (env.Fleet == nil || r.Fleet == 0) && env.Watch&attempt.WatchHandshake == 0 && !env.Spares.Some() &&
+	return r.Plain && !env.Traced && (env.Fleet == nil || r.Fleet == 0) && env.Watch&attempt.WatchHandshake == 0 && !env.Spares.Some() &&
 		f.kind <= replay.Memory && req.URL != nil && legacyCancel(req) == nil && req.Context().Err() == nil && !attempt.ChecksInterim(req.Context())
 }
 

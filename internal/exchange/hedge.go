@@ -98,7 +98,7 @@ func (c *race) begin() *exchange {
 		reason, forbidden = meter.SkipLowRate, true
 	}
 	if forbidden {
-		c.r.Metrics.SkipHedge(reason)
+		c.r.Metrics.Count(meter.HedgeSkips, reason, 1)
 		return nil
 	}
 	h := &exchange{journey: journey{idempotent: true}}
@@ -264,10 +264,10 @@ func (x *exchange) endRace(panics bool) {
 		}
 	}
 	c.known.Hedged(won)
-	x.r.Metrics.Hedge(result)
-	x.r.Metrics.Attempt(loser)
+	x.r.Metrics.Count(meter.Hedges, result, 1)
+	x.r.Metrics.Count(meter.Attempts, loser, 1)
 	if second != nil {
-		x.r.Metrics.HiddenSends(second.Sends() - 1)
+		x.r.Metrics.Count(meter.Sends, 0, second.Sends()-1)
 	}
 	switch {
 	case panics:

@@ -50,7 +50,7 @@ func (j *journey) count(o *decide.Outcome, reason decide.Reason) {
 	}
 	j.countSends()
 	j.told.pending = false
-	j.r.Metrics.Attempt(resultOf(o, reason))
+	j.r.Metrics.Count(meter.Attempts, resultOf(o, reason), 1)
 }
 
 // resultOf returns the result of an attempt that ended in o. The reason, if not
@@ -70,7 +70,7 @@ func resultOf(o *decide.Outcome, reason decide.Reason) int {
 // countSends counts what net/http has sent by itself within the attempt.
 func (j *journey) countSends() {
 	if j.last.attempt != nil {
-		j.r.Metrics.HiddenSends(j.last.attempt.Sends() - 1)
+		j.r.Metrics.Count(meter.Sends, 0, j.last.attempt.Sends()-1)
 	}
 }
 

@@ -108,7 +108,7 @@ func TestHiddenSends_AreAFailedAttempt(t *testing.T) {
 				seen.Add(1)
 				goesAway(w)
 			})
-			metrics := retrip.NewMetrics()
+			metrics := &retrip.Metrics{}
 			tr := &retrip.Transport{Base: base, Metrics: metrics, Policy: retrip.Policy{AttemptTimeout: tt.timeout, Backoff: play.Steady.Backoff}}
 			req, done := traced(t, play.MustRequest(t, tt.method, "http://example.com/", strings.NewReader("x")))
 			start := time.Now()
@@ -141,7 +141,7 @@ func TestHiddenSends_RefusedStream(t *testing.T) {
 				seen.Add(1)
 				w.Reset(stream, 7)
 			})
-			metrics := retrip.NewMetrics()
+			metrics := &retrip.Metrics{}
 			tr := &retrip.Transport{Base: base, Metrics: metrics, Policy: retrip.Policy{AttemptTimeout: 2 * time.Second, Backoff: retrip.Backoff{Base: retrip.Off}}}
 			start := time.Now()
 			_, err := tr.RoundTrip(play.MustRequest(t, method, "http://example.com/", strings.NewReader("x")))

@@ -26,7 +26,7 @@ import (
 func TestFleet_ForbidsAndGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := play.Base(play.Reply(503))
-		tr := &retrip.Transport{Fleet: opened(t, fixedStore(0)), Policy: steady, Metrics: retrip.NewMetrics(), Base: base}
+		tr := &retrip.Transport{Fleet: opened(t, fixedStore(0)), Policy: steady, Metrics: &retrip.Metrics{}, Base: base}
 		began := time.Now()
 		resp, body := play.Do(t, tr, requestTo(t, "a"))
 		assert.Equal(t, 503, resp.StatusCode)
@@ -127,7 +127,7 @@ func TestFleet_ConcurrentUse(t *testing.T) {
 		testenv.Bubble(t, name, func(t *testing.T) {
 			f := opened(t, store)
 			var n atomic.Int64
-			tr := &retrip.Transport{Fleet: f, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond, Cap: time.Millisecond}}, Metrics: retrip.NewMetrics(),
+			tr := &retrip.Transport{Fleet: f, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond, Cap: time.Millisecond}}, Metrics: &retrip.Metrics{},
 				Base: always(func(r *http.Request) (*http.Response, error) { return play.Reply([]int{503, 200}[n.Add(1)%2])(r) })}
 			var wg sync.WaitGroup
 			for i := range 8 {

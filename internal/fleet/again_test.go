@@ -45,7 +45,7 @@ func TestFleet_LooksAgainAfterALongWait(t *testing.T) {
 			l := &ledger{took: 10 * time.Millisecond}
 			time.AfterFunc(500*time.Millisecond, func() { l.empty.Store(true) })
 			base := play.Base(test.says)
-			tr := &retrip.Transport{Fleet: opened(t, l.add), Metrics: retrip.NewMetrics(), Policy: twice(time.Second), Base: base}
+			tr := &retrip.Transport{Fleet: opened(t, l.add), Metrics: &retrip.Metrics{}, Policy: twice(time.Second), Base: base}
 			tr.Policy.Gate.Enabled = test.gate
 			req := play.MustRequest(t, http.MethodPost, "http://a.example/", strings.NewReader("body"))
 			req.Header.Set("Idempotency-Key", "1")

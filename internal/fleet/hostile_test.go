@@ -40,7 +40,7 @@ func TestFleet_StoreIsWellAgain(t *testing.T) {
 				}
 				return 0, nil
 			})
-			tr := &retrip.Transport{Fleet: f, Policy: twice(time.Millisecond), Base: always(play.Reply(503)), Metrics: retrip.NewMetrics()}
+			tr := &retrip.Transport{Fleet: f, Policy: twice(time.Millisecond), Base: always(play.Reply(503)), Metrics: &retrip.Metrics{}}
 			requests := func(n int) (forbidden float64) {
 				for i := range n {
 					began := time.Now()

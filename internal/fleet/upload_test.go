@@ -40,7 +40,7 @@ func TestFleet_ForbidsDuringAnUpload(t *testing.T) {
 				}))
 				base := s.Transport()
 				defer base.CloseIdleConnections()
-				tr := &retrip.Transport{Base: base, Policy: steady, Fleet: opened(t, fixedStore(0)), Metrics: retrip.NewMetrics()}
+				tr := &retrip.Transport{Base: base, Policy: steady, Fleet: opened(t, fixedStore(0)), Metrics: &retrip.Metrics{}}
 				want := retrip.ReasonFleetBudget
 				if full {
 					// The account allows the retry, but until its answer the

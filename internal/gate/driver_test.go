@@ -33,7 +33,7 @@ func TestGate_MaxWaitIsNamed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		base := play.Base(play.Reply(429, "Retry-After: 60"), play.Reply(200))
-		tr := &retrip.Transport{Base: base, Metrics: retrip.NewMetrics(), Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}},
+		tr := &retrip.Transport{Base: base, Metrics: &retrip.Metrics{}, Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}},
 			Logger: slog.New(slog.NewTextHandler(&log, nil))}
 		resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
 		require.NoError(t, err)
@@ -143,7 +143,7 @@ func TestGate_Key(t *testing.T) {
 		var log bytes.Buffer
 		asked := 0
 		tr := &retrip.Transport{
-			Metrics: retrip.NewMetrics(),
+			Metrics: &retrip.Metrics{},
 			Logger:  slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 			Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 				if r.Header.Get("Authorization") == "poor-secret" {
@@ -233,7 +233,7 @@ func TestGate_Keys(t *testing.T) {
 // how many requests are waiting.
 func TestGate_Metrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := &retrip.Transport{Base: play.Base(play.Reply(429, "Retry-After: 8"), play.Reply(200)), Metrics: retrip.NewMetrics(), Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}}
+		tr := &retrip.Transport{Base: play.Base(play.Reply(429, "Retry-After: 8"), play.Reply(200)), Metrics: &retrip.Metrics{}, Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}}
 		var wg sync.WaitGroup
 		ctx, cancel := context.WithCancel(t.Context())
 		start := time.Now()

@@ -15,15 +15,8 @@ import (
 	"github.com/retrip/retrip/internal/hostkey"
 )
 
-const (
-	DurationHelp = "Time from the beginning of RoundTrip to its end, by outcome and host, with all attempts and waits."
-	AttemptsHelp = "Attempts per request, by outcome and host."
-
-	otherHosts = "other"
-)
-
-// RequestLabels are the labels of the histograms of requests.
-var RequestLabels = []string{"policy", "outcome", "host"}
+// requestLabels are the labels of the histograms of requests.
+var requestLabels = []string{"policy", "outcome", "host"}
 
 // Hosts are the values of the label host: those of a list, and one for all others.
 type Hosts struct {
@@ -56,7 +49,7 @@ func NewHosts(list []string) (*Hosts, error) {
 			h.names = append(h.names, name)
 		}
 	}
-	h.names = append(h.names, otherHosts)
+	h.names = append(h.names, "other")
 	return h, wrong
 }
 
@@ -101,34 +94,20 @@ func (p *Policy) Took(u *url.URL, outcome int, d time.Duration, attempts int) {
 	r.attempts[i][outcome].observe(makeAttempts, time.Duration(attempts)*time.Second, nil, labels...)
 }
 
-// CollectRequests collects the histograms of Took.
-func (p *Policy) CollectRequests(ch chan<- prometheus.Metric) {
-	if p.requests == nil {
-		return
-	}
-	for _, histograms := range [][][outcomeCount]histogram{p.requests.took, p.requests.attempts} {
-		for i := range histograms {
-			for outcome := range histograms[i] {
-				histograms[i][outcome].Collect(ch)
-			}
-		}
-	}
-}
-
 func makeDurations() *prometheus.HistogramVec {
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:                           "retrip_request_duration_seconds",
-		Help:                           DurationHelp,
+		Help:                           "Time from the beginning of RoundTrip to its end, by outcome and host, with all attempts and waits.",
 		Buckets:                        []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		NativeHistogramBucketFactor:    1.1,
 		NativeHistogramMaxBucketNumber: 160,
-	}, RequestLabels)
+	}, requestLabels)
 }
 
 func makeAttempts() *prometheus.HistogramVec {
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "retrip_request_attempts",
-		Help:    AttemptsHelp,
+		Help:    "Attempts per request, by outcome and host.",
 		Buckets: []float64{0, 1, 2, 3, 4, 5, 10},
-	}, RequestLabels)
+	}, requestLabels)
 }

@@ -106,7 +106,7 @@ func TestDurations(t *testing.T) {
 
 // Without Durations, nothing more is exported.
 func TestDurations_Off(t *testing.T) {
-	m := retrip.NewMetrics()
+	m := &retrip.Metrics{}
 	tr := &retrip.Transport{Metrics: m, Base: play.Base(play.Reply(200))}
 	play.Do(t, tr, play.Request(t, http.MethodGet, nil))
 	assert.Zero(t, testutil.CollectAndCount(m, "retrip_request_duration_seconds", "retrip_request_attempts"))

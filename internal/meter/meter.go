@@ -17,9 +17,29 @@ import (
 	"github.com/retrip/retrip/internal/host"
 )
 
+// The families of counters. Each has a counter for each value of its label, or one
+// counter without a label.
+const (
+	Requests = iota
+	Unattempted
+	Attempts
+	Retries
+	GiveUps
+	Sends
+	FleetChecks
+	Hedges
+	HedgeSkips
+	Transitions
+	Pauses
+	Resumes
+	ResumedBytes
+	Stalls
+	Families
+)
+
 // Results are the results of an attempt, as label values. Those of a
 // response come first, so that ResultOf needs no table.
-var Results = [...]string{"other", "1xx", "2xx", "3xx", "4xx", "5xx", "429", "timeout", "canceled", "error", "superseded"}
+var Results = []string{"other", "1xx", "2xx", "3xx", "4xx", "5xx", "429", "timeout", "canceled", "error", "superseded"}
 
 const (
 	resultOther     = 0
@@ -28,7 +48,6 @@ const (
 	Canceled        = 8
 	Error           = 9
 	Superseded      = 10
-	resultCount     = 11
 	statusResults   = 7 // results of a response
 )
 
@@ -44,7 +63,7 @@ func ResultOf(status int) int {
 }
 
 // Outcomes are the outcomes of a request, as label values.
-var Outcomes = [...]string{"answered", "recovered", "gave_up", "failed", "canceled"}
+var Outcomes = []string{"answered", "recovered", "gave_up", "failed", "canceled"}
 
 const (
 	Answered = iota
@@ -56,10 +75,10 @@ const (
 )
 
 // FleetResults are the answers of the fleet's account to a retry, as label values.
-var FleetResults = [...]string{"allowed", "forbidden", "unknown"}
+var FleetResults = []string{"allowed", "forbidden", "unknown"}
 
 // HedgeResults are the results of a hedge, as label values.
-var HedgeResults = [...]string{"won", "lost", "failed"}
+var HedgeResults = []string{"won", "lost", "failed"}
 
 const (
 	HedgeWon = iota
@@ -67,8 +86,8 @@ const (
 	HedgeFailed
 )
 
-// HedgeSkips are the reasons why a late request got no hedge, as label values.
-var HedgeSkips = [...]string{"spent", "low_rate", "tokens", "paused", "gate", "breaker", "fleet"}
+// HedgeSkipReasons are the reasons why a late request got no hedge, as label values.
+var HedgeSkipReasons = []string{"spent", "low_rate", "tokens", "paused", "gate", "breaker", "fleet"}
 
 const (
 	SkipSpent = iota
@@ -80,24 +99,20 @@ const (
 	SkipFleet
 )
 
-// gauges is the number of gauges that each scrape computes from the hosts in trouble.
-const Gauges = 7
-
+// The gauges, which each scrape computes from the hosts in trouble.
 const (
-	WaitHelp     = "Planned waits before the retries that were sent, by source: the backoff or the server."
-	GateWaitHelp = "Actual waits at gates, before first attempts and retries, however the waits ended."
+	GaugeOpen = iota
+	GaugeMissing
+	GaugeTroubled
+	GaugeWaiting
+	GaugePaused
+	GaugeFailing
+	GaugeHedge
+	Gauges
 )
 
-// Words are the label values that the counters of a policy tell apart.
-type Words struct{ Retries, GiveUps, Resumes []string }
-
-// New returns counters for the policy name. If hosts isn't nil, it also observes how
-// long requests take.
-func New(name string, exemplar func(context.Context) prometheus.Labels, words *Words, hosts *Hosts) *Policy {
-	return &Policy{Name: name, exemplar: exemplar, words: words, requests: newRequests(hosts),
-		Retries: make([]atomic.Uint64, len(words.Retries)), GiveUps: make([]atomic.Uint64, len(words.GiveUps)), Resumes: make([]atomic.Uint64, len(words.Resumes)),
-		GiveUpExemplars: make([]atomic.Pointer[prometheus.Exemplar], len(words.GiveUps))}
-}
+// Words are the label values of each family.
+type Words [Families][]string
 
 // Policy counts for one policy name. A nil Policy counts nothing.
 // Requests that follow the policy keep a pointer to it: after its Metrics has
@@ -107,81 +122,83 @@ type Policy struct {
 	Holders  int // Transports that have the policy; guarded by its Metrics
 	exemplar func(context.Context) prometheus.Labels
 	words    *Words
-	requests *requests // nil observes nothing
+	counts   [Families][]atomic.Uint64
 
-	// Plain counts requests whose first attempt got a final response. Each counts
+	// plain counts requests whose first attempt got a final response. Each counts
 	// as an attempt and as a request, so that most requests change one counter.
-	Plain [statusResults]atomic.Uint64
+	plain [statusResults]atomic.Uint64
 
-	Outcomes    [outcomeCount]atomic.Uint64
-	Unattempted atomic.Uint64
-	Results     [resultCount]atomic.Uint64
-	Retries     []atomic.Uint64
-	GiveUps     []atomic.Uint64
-	Sends       atomic.Uint64
-	FleetChecks [len(FleetResults)]atomic.Uint64
-	Hedges      [len(HedgeResults)]atomic.Uint64
-	HedgeSkips  [len(HedgeSkips)]atomic.Uint64
-	Pauses      atomic.Uint64
-	Transitions [len(breaker.Names)]atomic.Uint64
-
-	Resumes      []atomic.Uint64
-	ResumedBytes atomic.Uint64
-	Stalls       atomic.Uint64
-
-	GiveUpExemplars                 []atomic.Pointer[prometheus.Exemplar]
-	Waits, WaitsOfServer, GateWaits histogram
+	giveUpExemplars                 []atomic.Pointer[prometheus.Exemplar]
+	waits, waitsOfServer, gateWaits histogram
+	requests                        *requests           // nil observes nothing
 	Gauged                          [Gauges]atomic.Bool // which gauges have ever been more than zero
+}
+
+// New returns counters for the policy name. If hosts isn't nil, it also observes how
+// long requests take.
+func New(name string, exemplar func(context.Context) prometheus.Labels, words *Words, hosts *Hosts) *Policy {
+	p := &Policy{Name: name, exemplar: exemplar, words: words, requests: newRequests(hosts),
+		giveUpExemplars: make([]atomic.Pointer[prometheus.Exemplar], len(words[GiveUps]))}
+	for family, values := range words {
+		p.counts[family] = make([]atomic.Uint64, len(values))
+	}
+	return p
+}
+
+// Load returns the counter of a family for the given value, and an exemplar or nil.
+func (p *Policy) Load(family, value int) (uint64, *prometheus.Exemplar) {
+	n := p.counts[family][value].Load()
+	switch {
+	case family == GiveUps:
+		return n, p.giveUpExemplars[value].Load()
+	case family == Attempts && value < len(p.plain):
+		n += p.plain[value].Load()
+	case family == Requests && value == Answered:
+		for i := range p.plain {
+			n += p.plain[i].Load()
+		}
+	}
+	return n, nil
+}
+
+// Count adds n to the counter of a family for the given value.
+func (p *Policy) Count(family, value, n int) {
+	if p != nil && n > 0 {
+		p.counts[family][value].Add(uint64(n))
+	}
+}
+
+// countWord is Count for a value given as a word.
+func (p *Policy) countWord(family int, word string) (value int) {
+	value = slices.Index(p.words[family], word)
+	p.Count(family, value, 1)
+	return value
 }
 
 // Answered counts a request whose first attempt got a final response.
 func (p *Policy) Answered(status int) {
 	if p != nil {
-		p.Plain[ResultOf(status)].Add(1)
-	}
-}
-
-func (p *Policy) Attempt(result int) {
-	if p != nil {
-		p.Results[result].Add(1)
+		p.plain[ResultOf(status)].Add(1)
 	}
 }
 
 // AskedFleet counts a retry for which the fleet's account was asked.
 func (p *Policy) AskedFleet(forbids, known bool) {
 	switch {
-	case p == nil:
 	case forbids:
-		p.FleetChecks[1].Add(1)
+		p.Count(FleetChecks, 1, 1)
 	case known:
-		p.FleetChecks[0].Add(1)
+		p.Count(FleetChecks, 0, 1)
 	default:
-		p.FleetChecks[2].Add(1)
-	}
-}
-
-// Hedge counts a hedge, by result.
-func (p *Policy) Hedge(result int) {
-	if p != nil {
-		p.Hedges[result].Add(1)
-	}
-}
-
-// SkipHedge counts a late request without a hedge, by reason.
-func (p *Policy) SkipHedge(reason int) {
-	if p != nil {
-		p.HedgeSkips[reason].Add(1)
+		p.Count(FleetChecks, 2, 1)
 	}
 }
 
 // Request counts a request that has ended, after an attempt or without one.
 func (p *Policy) Request(outcome int, attempted bool) {
-	if p == nil {
-		return
-	}
-	p.Outcomes[outcome].Add(1)
+	p.Count(Requests, outcome, 1)
 	if !attempted {
-		p.Unattempted.Add(1)
+		p.Count(Unattempted, 0, 1)
 	}
 }
 
@@ -191,17 +208,17 @@ func (p *Policy) Retry(ctx context.Context, reason string, wait time.Duration, f
 		return
 	}
 	exemplar := p.exemplar(ctx) // before anything is counted: it may panic
-	p.Retries[slices.Index(p.words.Retries, reason)].Add(1)
-	source, h := "backoff", &p.Waits
+	p.countWord(Retries, reason)
+	source, h := "backoff", &p.waits
 	if fromServer {
-		source, h = "server", &p.WaitsOfServer
+		source, h = "server", &p.waitsOfServer
 	}
 	h.observe(makeWaits, wait, exemplar, p.Name, source)
 }
 
 func (p *Policy) WaitedAtGate(ctx context.Context, d time.Duration) {
 	if p != nil {
-		p.GateWaits.observe(makeGateWaits, d, p.exemplar(ctx), p.Name)
+		p.gateWaits.observe(makeGateWaits, d, p.exemplar(ctx), p.Name)
 	}
 }
 
@@ -209,45 +226,30 @@ func (p *Policy) GiveUp(ctx context.Context, reason string) {
 	if p == nil {
 		return
 	}
-	i := slices.Index(p.words.GiveUps, reason)
-	p.GiveUps[i].Add(1)
+	i := p.countWord(GiveUps, reason)
 	if labels := p.exemplar(ctx); labels != nil {
-		p.GiveUpExemplars[i].Store(&prometheus.Exemplar{Value: 1, Labels: labels, Timestamp: time.Now()})
-	}
-}
-
-func (p *Policy) HiddenSends(n int) {
-	if p != nil && n > 0 {
-		p.Sends.Add(uint64(n))
+		p.giveUpExemplars[i].Store(&prometheus.Exemplar{Value: 1, Labels: labels, Timestamp: time.Now()})
 	}
 }
 
 // Resumed counts a response body that broke, by result, and the number of bytes
 // that the server didn't have to send again.
 func (p *Policy) Resumed(result string, bytes int64) {
-	if p == nil {
-		return
+	if p != nil {
+		p.countWord(Resumes, result)
+		p.counts[ResumedBytes][0].Add(uint64(bytes))
 	}
-	p.Resumes[slices.Index(p.words.Resumes, result)].Add(1)
-	p.ResumedBytes.Add(uint64(bytes))
 }
 
-func (p *Policy) Stalled() {
-	if p != nil {
-		p.Stalls.Add(1)
-	}
-}
+func (p *Policy) Stalled() { p.Count(Stalls, 0, 1) }
 
 func (p *Policy) HostChanged(change host.Change) {
-	if p == nil {
-		return
-	}
 	if change&host.Paused != 0 {
-		p.Pauses.Add(1)
+		p.Count(Pauses, 0, 1)
 	}
-	for bit, state := range map[host.Change]breaker.State{host.Opened: breaker.Open, host.Probed: breaker.HalfOpen, host.Closed: breaker.Closed} {
+	for state, bit := range [...]host.Change{breaker.Closed: host.Closed, breaker.Open: host.Opened, breaker.HalfOpen: host.Probed} {
 		if change&bit != 0 {
-			p.Transitions[state].Add(1)
+			p.Count(Transitions, state, 1)
 		}
 	}
 }
@@ -272,16 +274,43 @@ func (h *histogram) observe(made func() *prometheus.HistogramVec, d time.Duratio
 	(*series).(prometheus.ExemplarObserver).ObserveWithExemplar(d.Seconds(), exemplar)
 }
 
-func (h *histogram) Collect(ch chan<- prometheus.Metric) {
+func (h *histogram) collect(ch chan<- prometheus.Metric) {
 	if series := h.series.Load(); series != nil {
 		(*series).Collect(ch)
+	}
+}
+
+// CollectHistograms collects the histograms of p.
+func (p *Policy) CollectHistograms(ch chan<- prometheus.Metric) {
+	p.waits.collect(ch)
+	p.waitsOfServer.collect(ch)
+	p.gateWaits.collect(ch)
+	if p.requests == nil {
+		return
+	}
+	for _, histograms := range [][][outcomeCount]histogram{p.requests.took, p.requests.attempts} {
+		for i := range histograms {
+			for outcome := range histograms[i] {
+				histograms[i][outcome].collect(ch)
+			}
+		}
+	}
+}
+
+// DescribeHistograms describes the histograms of policies with New's hosts.
+func DescribeHistograms(ch chan<- *prometheus.Desc, hosts *Hosts) {
+	makeWaits().Describe(ch)
+	makeGateWaits().Describe(ch)
+	if hosts != nil {
+		makeDurations().Describe(ch)
+		makeAttempts().Describe(ch)
 	}
 }
 
 func makeWaits() *prometheus.HistogramVec {
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:                        "retrip_wait_seconds",
-		Help:                        WaitHelp,
+		Help:                        "Planned waits before the retries that were sent, by source: the backoff or the server.",
 		Buckets:                     []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
 		NativeHistogramBucketFactor: 1.1,
 		// Beyond this number the buckets get wider. The histogram is never
@@ -293,7 +322,7 @@ func makeWaits() *prometheus.HistogramVec {
 func makeGateWaits() *prometheus.HistogramVec {
 	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "retrip_gate_wait_seconds",
-		Help:    GateWaitHelp,
+		Help:    "Actual waits at gates, before first attempts and retries, however the waits ended.",
 		Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
 	}, []string{"policy"})
 }

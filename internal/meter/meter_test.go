@@ -18,13 +18,13 @@ import (
 type waits struct{ *Policy }
 
 func (waits) Describe(chan<- *prometheus.Desc)      {}
-func (w waits) Collect(ch chan<- prometheus.Metric) { w.Waits.Collect(ch) }
+func (w waits) Collect(ch chan<- prometheus.Metric) { w.waits.collect(ch) }
 
 // Whatever the waits, a native histogram has a bounded number of buckets and
 // loses no observation.
 func TestMetrics_NativeHistogramIsBounded(t *testing.T) {
 	plain := func(context.Context) prometheus.Labels { return nil }
-	p := New("x", plain, &Words{Retries: []string{"error"}}, nil)
+	p := New("x", plain, &Words{Retries: {"error"}}, nil)
 	const retries = 10_000
 	for i := range retries {
 		wait := time.Duration(math.Pow(1.004, float64(i%9900)))

@@ -22,7 +22,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 )
 
 const off = -1
@@ -31,18 +30,17 @@ const off = -1
 // fields in Go, such as "Backoff.Cap".
 type Rule struct {
 	Words   map[string][]string // names of the values 1, 2, … of a uint8
-	Instead map[string]string   // for a number that can't be off: what to do instead
 	Example map[string]string   // JSON of a struct, for errors about anything else, or of another field, for errors about an object
 
 	// Check returns what a field, or the element of a list, should be, or "" if it
-	// may be v. A list is checked after its elements. If nil, it may be anything of its type.
+	// may be v. A list is checked after its elements.
 	Check func(path string, v reflect.Value) (want string)
 }
 
 // Loader reads JSON token by token, so that errors can name the line.
 type Loader struct {
-	// Set, if not nil, is called with the path and the place of each field that is
-	// set. For an element of a list, the path ends in "[element]".
+	// Set is called with the path and the place of each field that is set. For an
+	// element of a list, the path ends in "[element]".
 	Set func(path string, at Place)
 
 	data []byte
@@ -53,7 +51,7 @@ type Loader struct {
 
 // NewLoader returns a Loader of data.
 func NewLoader(data []byte, rule Rule) *Loader {
-	l := &Loader{data: data, dec: json.NewDecoder(bytes.NewReader(data)), rule: rule}
+	l := &Loader{Set: func(string, Place) {}, data: data, dec: json.NewDecoder(bytes.NewReader(data)), rule: rule}
 	l.dec.UseNumber()
 	return l
 }
@@ -129,17 +127,14 @@ func (l *Loader) value(v reflect.Value, path string) error {
 	if err != nil {
 		return err
 	}
-	want := set(v, token, l.rule.Words[path], l.rule.Instead[path])
-	if want == "" {
-		want = l.check(path, v)
+	want := l.set(v, path, token)
+	if example := l.rule.Example[path]; want != "" && example != "" && token == json.Delim('{') {
+		want += ", such as " + example
 	}
 	if want != "" {
-		if example := l.rule.Example[path]; example != "" && token == json.Delim('{') {
-			want += ", such as " + example
-		}
 		return l.Errorf("it is %s: %s", shown(token), want)
 	}
-	l.tell(path)
+	l.Set(path, l.Place())
 	return nil
 }
 
@@ -155,11 +150,11 @@ func (l *Loader) list(v reflect.Value, path string) error {
 		element := reflect.New(v.Type().Elem()).Elem()
 		want := setElement(element, token)
 		if want == "" {
-			want = l.check(path, element)
+			want = l.rule.Check(path, element)
 		}
 		if want == "" {
 			v.Set(reflect.Append(v, element))
-			l.tell(fmt.Sprintf("%s[%v]", path, element))
+			l.Set(fmt.Sprintf("%s[%v]", path, element), l.Place())
 			return nil
 		}
 		errs = append(errs, l.Errorf("it contains %s: %s", shown(token), want))
@@ -171,7 +166,7 @@ func (l *Loader) list(v reflect.Value, path string) error {
 	if err != nil {
 		return err
 	}
-	if want := l.check(path, v); want != "" && len(errs) == 0 {
+	if want := l.rule.Check(path, v); want != "" && len(errs) == 0 {
 		return l.Errorf("it is a list of %d: %s", v.Len(), want)
 	}
 	return errors.Join(errs...)
@@ -195,28 +190,11 @@ func setElement(v reflect.Value, token json.Token) (want string) {
 	return ""
 }
 
-func (l *Loader) check(path string, v reflect.Value) (want string) {
-	if l.rule.Check == nil {
-		return ""
-	}
-	return l.rule.Check(path, v)
-}
-
-func (l *Loader) tell(path string) {
-	if l.Set != nil {
-		l.Set(path, l.Place())
-	}
-}
-
 // set sets v to what token says, or returns what it should say.
-func set(v reflect.Value, token json.Token, words []string, instead string) (want string) {
+func (l *Loader) set(v reflect.Value, path string, token json.Token) (want string) {
 	text, isText := token.(string)
-	orOff := `, or "off"`
-	if instead != "" {
-		orOff = ""
-	}
-	switch kind := v.Kind(); {
-	case kind == reflect.Int8:
+	switch v.Kind() {
+	case reflect.Int8:
 		on, ok := token.(bool)
 		if !ok {
 			return "it must be true or false"
@@ -225,13 +203,14 @@ func set(v reflect.Value, token json.Token, words []string, instead string) (wan
 		if on {
 			v.SetInt(1)
 		}
-	case kind == reflect.Uint8:
+	case reflect.Uint8:
+		words := l.rule.Words[path]
 		i := slices.Index(words, text)
 		if i < 0 {
 			return fmt.Sprintf("it must be one of %q", words)
 		}
 		v.SetUint(uint64(i) + 1)
-	case kind == reflect.String:
+	case reflect.String:
 		switch {
 		case !isText:
 			return "it must be a string"
@@ -239,17 +218,34 @@ func set(v reflect.Value, token json.Token, words []string, instead string) (wan
 			return `leave it out to inherit, or use "off"`
 		}
 		v.SetString(text)
-	case text == "off" && instead != "":
-		return instead
-	case text == "off":
-		v.Set(reflect.ValueOf(off).Convert(v.Type()))
+	default:
+		if want := l.setNumber(v, path, token); want != "" {
+			return want
+		}
+	}
+	return l.rule.Check(path, v)
+}
+
+// setNumber is set for a number or a duration.
+func (l *Loader) setNumber(v reflect.Value, path string, token json.Token) (want string) {
+	none := reflect.ValueOf(off).Convert(v.Type())
+	text, _ := token.(string)
+	if text == "off" {
+		v.Set(none)
+		return ""
+	}
+	orOff, instead := `, or "off"`, l.rule.Check(path, none)
+	if instead != "" {
+		orOff = ""
+	}
+	switch {
 	case v.Type() == reflect.TypeFor[time.Duration]():
 		d, err := time.ParseDuration(text)
 		if err != nil || text[0] == '-' {
 			return `it must be a duration such as "100ms"` + orOff
 		}
 		v.SetInt(int64(d))
-	case kind == reflect.Float64:
+	case v.CanFloat():
 		f, ok := positive(token)
 		if !ok {
 			return `it must be a positive number, or "off"`
@@ -368,7 +364,9 @@ func (l *Loader) Place() Place {
 	if len(l.path) > 0 {
 		names := slices.Clone(l.path)
 		for i, name := range names {
-			names[i] = printable(short(name))
+			// What isn't printable, such as a line break, is escaped.
+			quoted := strconv.Quote(short(name))
+			names[i] = quoted[1 : len(quoted)-1]
 		}
 		member = strings.Join(names, ".")
 	}
@@ -385,25 +383,6 @@ func short(text string) string {
 	return strings.ToValidUTF8(text[:shortBytes], "") + "…"
 }
 
-// printable returns name with escapes for what isn't printable, such as a line break.
-func printable(name string) string {
-	if !strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return name
-	}
-	quoted := strconv.Quote(name)
-	return quoted[1 : len(quoted)-1]
-}
-
-// NameOf returns the name in JSON of the field of t with the given path.
-func NameOf(t reflect.Type, path string) string {
-	var names []string
-	for name := range strings.SplitSeq(path, ".") {
-		field, _ := t.FieldByName(name)
-		names, t = append(names, field.Tag.Get("json")), field.Type
-	}
-	return strings.Join(names, ".")
-}
-
 // Errorf returns an error that names the line and the member at p.
 func (p Place) Errorf(format string, args ...any) error {
 	return fmt.Errorf("retrip: line %d: %s: %w", 1+bytes.Count(p.before, []byte("\n")), p.member, fmt.Errorf(format, args...))
@@ -412,4 +391,55 @@ func (p Place) Errorf(format string, args ...any) error {
 // Errorf is Errorf of l's Place.
 func (l *Loader) Errorf(format string, args ...any) error {
 	return l.Place().Errorf(format, args...)
+}
+
+// Marshal returns the fields of a struct that are set. It refuses functions,
+// because JSON would silently lose them.
+func Marshal(from any) ([]byte, error) {
+	v := reflect.ValueOf(from)
+	return appendStruct(nil, v, v.Type().Name())
+}
+
+func appendStruct(b []byte, v reflect.Value, path string) ([]byte, error) {
+	b = append(b, '{')
+	for field, value := range v.Fields() {
+		// An empty slice is written if it isn't nil: it replaces the inherited one.
+		if value.IsZero() {
+			continue
+		}
+		path := path + "." + field.Name
+		if value.Kind() == reflect.Func {
+			return nil, fmt.Errorf("retrip: %s is a function: it can't be written as JSON", path)
+		}
+		if b[len(b)-1] != '{' {
+			b = append(b, ',')
+		}
+		b = fmt.Appendf(b, "%q:", field.Tag.Get("json"))
+		if value.Kind() != reflect.Struct {
+			b = appendValue(b, value)
+			continue
+		}
+		var err error
+		if b, err = appendStruct(b, value, path); err != nil {
+			return nil, err
+		}
+	}
+	return append(b, '}'), nil
+}
+
+func appendValue(b []byte, v reflect.Value) []byte {
+	switch {
+	case v.Kind() == reflect.Int8:
+		return strconv.AppendBool(b, v.Int() == 1)
+	case v.CanInt() && v.Int() == off, v.CanFloat() && v.Float() == off:
+		return append(b, `"off"`...)
+	case v.CanFloat():
+		return fmt.Append(b, v.Float())
+	}
+	if word, ok := v.Interface().(fmt.Stringer); ok { // a duration, or one of several words
+		return fmt.Appendf(b, "%q", word)
+	}
+	// Integers, strings and lists of them can't fail.
+	data, _ := json.Marshal(v.Interface())
+	return append(b, data...)
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"testing"
 	"time"
 
@@ -43,8 +44,13 @@ type (
 func (s shape) String() string { return [...]string{"", "round", "flat"}[s] }
 
 var rule = policyjson.Rule{
-	Words:   map[string][]string{"Waits.Shape": {"round", "flat"}},
-	Instead: map[string]string{"Tries": "use 1", "Waits.Cap": "use 24h"},
+	Words: map[string][]string{"Waits.Shape": {"round", "flat"}},
+	Check: func(path string, v reflect.Value) string {
+		if instead := map[string]string{"Tries": "use 1", "Waits.Cap": "use 24h"}[path]; instead != "" && v.Int() == -1 {
+			return instead
+		}
+		return ""
+	},
 }
 
 func load(input string) (s settings, err error) {

@@ -121,7 +121,7 @@ func bodyAtFault(t *testing.T, req *http.Request, proto memhttp.Proto, tr *retri
 	inner := s.Transport()
 	defer inner.CloseIdleConnections()
 	base := play.Keep(inner.RoundTrip)
-	tr.Base, tr.Metrics = base, retrip.NewMetrics()
+	tr.Base, tr.Metrics = base, &retrip.Metrics{}
 	req.URL = play.MustRequest(t, "GET", s.URL, nil).URL
 	start := time.Now()
 	_, err := tr.RoundTrip(req.WithContext(t.Context()))

@@ -70,7 +70,7 @@ func newRetrip(metrics, timeouts bool) func(http.RoundTripper, bool) http.RoundT
 	return func(base http.RoundTripper, instant bool) http.RoundTripper {
 		t := &retrip.Transport{Base: base}
 		if metrics {
-			t.Metrics = retrip.NewMetrics()
+			t.Metrics = &retrip.Metrics{}
 		}
 		if timeouts {
 			t.Policy.Deadline, t.Policy.AttemptTimeout = 24*time.Hour, time.Hour

@@ -42,7 +42,7 @@ func TestOwnNumbers(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	took := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "http_server_request_duration_seconds"})
 	active := prometheus.NewGauge(prometheus.GaugeOpts{Name: "http_server_active_requests"})
-	metrics := retrip.NewMetrics()
+	metrics := &retrip.Metrics{}
 	registry.MustRegister(took, active, metrics)
 	backend := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { took.Observe(0.008) }))
 	t.Cleanup(backend.Close)

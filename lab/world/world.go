@@ -190,7 +190,7 @@ func Run(t *testing.T, plan *Plan) (o Outcome) {
 func newWorld(plan *Plan) *world {
 	w := &world{plan: plan, began: time.Now(), logs: &logs{}, ended: make(chan struct{}), trips: map[int]*roundTrip{}, charged: map[string]float64{}, levels: map[string][]told{}}
 	for i := range 3 {
-		m := retrip.NewMetrics()
+		m := &retrip.Metrics{}
 		m.Exemplar = func(context.Context) prometheus.Labels { return prometheus.Labels{"trace_id": "0af7651916cd43dd"} }
 		for _, tr := range plan.Transports {
 			if tr.Metrics == i && tr.Timed {

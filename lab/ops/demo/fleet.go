@@ -66,7 +66,7 @@ func newReplica(b *backend, log io.Writer) (*replica, error) {
 			return new(net.Dialer).DialContext(ctx, network, b.Listener.Addr().String())
 		},
 	}
-	metrics := retrip.NewMetrics()
+	metrics := &retrip.Metrics{}
 	registry := prometheus.NewRegistry()
 	if err := registry.Register(metrics); err != nil {
 		return nil, err
