@@ -69,7 +69,7 @@ func (a *Attempt) Err() error { return a.behind().Err() }
 // without another context.
 func (a *Attempt) Value(key any) any {
 	switch key {
-	case traceKey:
+	case traceKey():
 		return &a.hooked().ClientTrace
 	case attemptKey{}:
 		return a
@@ -109,7 +109,7 @@ type outlived struct {
 }
 
 func (c outlived) Value(key any) any {
-	if key == cancelKey || key == (attemptKey{}) {
+	if key == cancelKey() || key == (attemptKey{}) {
 		return c.Context.Value(key)
 	}
 	return c.values.Value(key)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"net/http/httptrace"
 	"net/textproto"
+	"sync"
 	"sync/atomic"
 )
 
@@ -67,19 +68,20 @@ func (h *hooks) gotConn(info httptrace.GotConnInfo) {
 	}
 }
 
-// traceKey is the context key under which httptrace looks for its hooks.
-var traceKey = keyOf(func(ctx context.Context) { httptrace.ContextClientTrace(ctx) })
-
-// cancelKey is the context key under which package context looks for the cause
-// of an end, and for the context that ends children.
-var cancelKey = keyOf(func(ctx context.Context) { _ = context.Cause(ctx) })
-
-// keyOf returns the key for which ask asks a context.
-func keyOf(ask func(context.Context)) any {
+// traceKey returns the context key under which httptrace looks for its hooks.
+var traceKey = sync.OnceValue(func() any {
 	var asked keyRecorder
-	ask(&asked)
+	httptrace.ContextClientTrace(&asked)
 	return asked.key
-}
+})
+
+// cancelKey returns the context key under which package context looks for the cause of an
+// end, and for the context that ends children.
+var cancelKey = sync.OnceValue(func() any {
+	var asked keyRecorder
+	_ = context.Cause(&asked)
+	return asked.key
+})
 
 // ChecksInterim reports whether a hook of ctx may refuse an interim response.
 func ChecksInterim(ctx context.Context) bool {

@@ -56,20 +56,19 @@ func (c *connection) failed(env *Env, u *url.URL, a *attempt.Attempt, err error,
 	}
 }
 
-// avoid makes the attempt avoid the HTTP/2 connection of the base if that is known to be
-// frozen.
-func (c *connection) avoid(env *Env, u *url.URL) {
-	if c.other || !env.Spares.Some() {
-		return
-	}
-	if since, ok := env.Spares.Avoids(hostkey.Of(u)); ok {
+// avoids makes the attempt avoid the HTTP/2 connection of the base if that is known to be
+// frozen, and reports whether it is.
+func (c *connection) avoids(env *Env, u *url.URL) bool {
+	since, ok := env.Spares.Avoids(hostkey.Of(u))
+	if ok {
 		c.other, c.http2, c.since, c.patience = true, true, since.Sub(env.Epoch), ready
 	}
+	return ok
 }
 
 // another returns a RoundTripper with another connection than that of the base, for an
-// attempt that may take most, or the base if there can't be another one. It must not be inlined, to keep the stack frames of
-// other attempts small.
+// attempt that may take most, or the base if there can't be another one. It must not be
+// inlined, to keep the stack frames of other attempts small.
 //
 //go:noinline
 func (c *connection) another(env *Env, u *url.URL, most time.Duration) http.RoundTripper {
@@ -98,14 +97,9 @@ func (c *connection) wait(most time.Duration) time.Duration {
 
 // used records what the use of base, which has returned resp or an error, says about
 // connections.
-func (c *connection) used(env *Env, u *url.URL, base http.RoundTripper, resp *http.Response) {
-	if c.other || resp != nil && resp.ProtoMajor == 2 && env.Spares.Some() {
-		c.learn(env, u, base, resp)
-	}
-}
-
+//
 //go:noinline
-func (c *connection) learn(env *Env, u *url.URL, base http.RoundTripper, resp *http.Response) {
+func (c *connection) used(env *Env, u *url.URL, base http.RoundTripper, resp *http.Response) {
 	turn, _ := base.(*spare.Turn)
 	c.atSpare = !turn.AtBase()
 	if !c.atSpare && resp != nil && resp.ProtoMajor == 2 {

@@ -118,7 +118,7 @@ type reply struct {
 func (d *download) ask(ctx context.Context, at int64, broken error, turn *about) (r reply) {
 	req := d.req.WithContext(ctx)
 	req.Header = d.whole.Ask(req.Header, at)
-	x := exchange{journey: journey{rest: d, told: tally{ended: true}}}
+	x := exchange{journey: journey{rest: d, told: tally{request: true}}}
 	x.init(d.env, d.r, req, replay.None, d.asked)
 	x.endBy(d.limit())
 	x.last.take(nil, broken)
@@ -359,11 +359,4 @@ func (d *download) end(why string, at int64, broken, err error) (body.Part, erro
 // log.
 func (d *download) tell(result string, at int64, broken error) {
 	d.env.Owner.Tell(d.asked, Resumes, Event{Request: d.req, Policy: d.r.Name, Attempt: d.attempts, Reason: result, Offset: at, Err: broken})
-}
-
-// requireProgress bounds the Reads of the response's body by Policy.BodyIdleTimeout.
-func (j *journey) requireProgress() {
-	if idle := j.r.BodyIdleTimeout; idle > 0 && body.In(j.last.resp) {
-		j.last.resp.Body = body.Watch(j.last.resp.Body, idle, errBodyIdle, j.last.attempt, j.r.Metrics)
-	}
 }

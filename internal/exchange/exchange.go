@@ -18,7 +18,6 @@ import (
 	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
-	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/span"
 )
@@ -31,7 +30,7 @@ type exchange struct {
 	conn   connection
 	action decide.Action // the last
 	key    string        // generated Idempotency-Key; empty if there is none
-	ended  bool          // run has returned; false if a base, a body or a hook panicked
+	done   bool          // run returns; false if a base, a body or a hook has panicked
 }
 
 // journey is what has happened to a request so far. It reports that, and decides nothing.
@@ -52,6 +51,7 @@ type journey struct {
 	told       tally
 	how        host.Failure // of the last attempt that failed; 0: none
 	idempotent bool
+	hooked     bool // there are hooks
 }
 
 // about is what an action says about an attempt that has ended.
@@ -73,7 +73,7 @@ type seen struct {
 type clock struct {
 	env      *Env          // for its epoch
 	started  time.Time     // first reading; zero before
-	hooked   time.Duration // instant at which RoundTrip began, if there are hooks or histograms of durations
+	entered  time.Duration // instant at which RoundTrip began, if there are hooks or histograms of durations
 	deadline time.Duration // instant at which Policy.Deadline, or Policy.Resume, ends an attempt; 0 if the context's deadline does
 }
 
@@ -88,17 +88,19 @@ func (c *clock) start() time.Time {
 // now returns the current instant.
 func (c *clock) now() time.Duration {
 	if c.started.IsZero() {
-		return c.env.instant(c.start())
+		c.started = time.Now()
+		return c.env.instant(c.started)
 	}
 	return c.env.now()
 }
 
 // init begins x, for a request that follows r. Only x.rest may be set before.
 func (x *exchange) init(env *Env, r *Rules, req *http.Request, kind replay.Kind, asked Asked) {
-	x.env, x.r, x.req, x.asked = env, r, req, asked
-	x.payload.req, x.payload.kind, x.payload.given = req, kind, req.Body
-	if x.isHooked() || r.Metrics.Timed() {
-		x.hooked = x.now()
+	x.env, x.r, x.rules, x.req, x.asked = env, r, &r.Rules, req, asked
+	x.payload.kind, x.payload.given = kind, req.Body
+	x.hooked = env.Traced || asked != nil && asked.Hooked()
+	if x.hooked || r.Metrics.Timed() {
+		x.entered = x.now()
 	}
 	if deadline, ok := x.req.Context().Deadline(); ok {
 		// An instant of 0 would mean no deadline.
@@ -135,59 +137,51 @@ func (x *exchange) most() time.Duration {
 // first attempt has been made, or Due if x is the turn of a body that waits.
 func (x *exchange) run(first decide.Kind) (*http.Response, error) {
 	defer x.cleanUp()
-	x.prepare()
 	for what := x.enter(first); ; {
 		switch do := x.step(what); do {
 		case decide.Send:
 			x.send()
+			x.weigh()
 			what = decide.Ended
 		case decide.Ask:
 			what = x.askFleet()
 		case decide.Sleep, decide.Queue:
-			// A request spends its time here, so as little as possible is on the stack.
-			if timer, ok := x.startWait(); ok {
-				what = x.pause(timer)
-			} else {
-				what = decide.NoBody
-			}
+			what = x.wait()
 		default:
 			return x.finish(do)
 		}
 	}
 }
 
-// prepare sets up what all attempts share.
-func (x *exchange) prepare() {
+// enter sets up what all attempts share, and returns the kind of the first event.
+func (x *exchange) enter(first decide.Kind) decide.Kind {
 	if x.call.Attempts == 0 || x.rest != nil {
 		x.idempotent = x.r.Asks.Idempotent(x.req)
 	}
-	if x.rest != nil {
-		return
-	}
 	// Keep the caller's own key: the caller may retry with the same key.
-	if x.r.GeneratesKeys && !x.idempotent {
+	if x.r.GeneratesKeys && !x.idempotent && x.rest == nil {
 		x.key = x.r.Asks.NewKey(x.req.Header)
 		x.idempotent = x.key != ""
 	}
-	if x.r.MaxAttempts > 1 {
-		x.payload.open(max(0, x.r.MaxReplayBody))
+	if x.r.MaxAttempts > 1 && x.payload.kind == replay.Once {
+		x.payload.once = replay.Open(x.req, max(0, x.r.MaxReplayBody))
 	}
-}
-
-// enter returns the kind of the first event.
-func (x *exchange) enter(first decide.Kind) decide.Kind {
 	switch first {
 	case decide.Began:
 		if gone := x.gone(); gone != nil {
 			return x.leave(gone)
+		}
+		if x.r.Breaker != nil || x.r.Gate {
+			x.look((*host.Table).Pin)
 		}
 	case decide.Ended:
 		if x.rest == nil {
 			x.last.take(x.last.resp, x.last.err)
 			x.learn(x.env.Base)
 		}
+		x.weigh()
 	case decide.Due:
-		x.call.WaitsFrom(x.pin(true))
+		x.call.WaitsFrom(x.pin())
 		x.goOn()
 	}
 	return first
@@ -196,81 +190,72 @@ func (x *exchange) enter(first decide.Kind) decide.Kind {
 // step tells the machine what has happened, and reports what it says. It returns what to
 // do next.
 func (x *exchange) step(what decide.Kind) decide.Deed {
-	var now time.Duration
-	switch what {
-	case decide.Began:
-		x.find()
-	case decide.Ended:
-		now = x.judge()
-	}
+	now := x.last.decided
 	var h *host.Record
 	var draw uint64
 	if x.host != nil {
 		if h = &x.host.Record; what != decide.Ended {
 			now = x.env.now()
-			if !h.Undemanding() {
-				x.mayQueue()
+			if x.r.Gate && x.woken == nil && !h.Undemanding() {
+				x.woken = make(chan struct{}, 1)
+				x.call.Waiter = x.woken
 			}
 		}
 		draw = chance.Draw()
 	}
 	a := &x.action
 	x.event.Kind = what
-	x.call.Step(x.rules(), h, &x.event, a, now, draw)
-	x.settle(h)
+	x.call.Step(x.rules, h, &x.event, a, now, draw)
+	if a.Wakes {
+		wakeOthers(h)
+	}
+	if a.Pays || a.Tokens != 0 {
+		x.payFleet()
+	}
 	if a.Reason != decide.None || a.Do >= decide.Answer {
 		x.decision = about{a.Do, a.Reason, a.Wait}
 	}
 	switch what {
 	case decide.Ended:
-		x.judged(now)
+		x.note(now)
 	case decide.Heard:
 		x.r.Metrics.AskedFleet(a.Reason == decide.FleetBudget, x.event.Known)
 		x.logFleet()
 	}
-	x.changed(a.Change)
-	x.timeQueue(now)
+	if a.Change != 0 {
+		x.changed(a.Change)
+	}
+	if a.AtGate || x.since != 0 {
+		x.timeQueue(now)
+	}
 	return a.Do
 }
 
-// settle wakes whom the last action wakes, and pays into the fleet's account.
-func (x *exchange) settle(h *host.Record) {
-	wakeOthers(h, x.action.Wakes)
-	if x.action.Pays || x.action.Tokens != 0 {
-		x.payFleet()
-	}
-}
-
-// find pins the host of a request that begins, if it may be held back there.
-func (p *place) find() {
-	if (p.r.Breaker != nil || p.r.Gate) && !p.env.Hosts.Calm(&host.Lookup{URL: p.req.URL}) {
-		p.host = p.env.Hosts.Pin(hostkey.Of(p.req.URL), p.now())
-	}
-}
-
-// judge completes the event that the last attempt has ended. It returns the instant, or 0
-// if nobody needs it: a success doesn't change the state of a host without trouble.
-func (x *exchange) judge() (now time.Duration) {
+// weigh completes the event that the last attempt has ended, with what its decision needs.
+// A success doesn't change the state of a host without trouble, and its instant then
+// doesn't matter.
+func (x *exchange) weigh() {
 	x.classify()
 	if x.last.race != nil {
-		x.endRace(false)
+		x.endRace()
 	}
 	if failed := x.last.failure(); failed != nil {
 		x.doubts(failed)
 	}
 	o := &x.event.Outcome
 	failed := x.r.Retryable(o)
-	if x.host == nil {
-		x.last.decided = x.pin(failed)
+	switch {
+	case x.host != nil:
+	case failed:
+		x.last.decided = x.pin()
+	default:
+		x.last.decided = x.look((*host.Table).PinGood)
 	}
-	if x.host == nil && !o.Canceled {
-		return 0
-	}
-	if x.last.decided == 0 {
+	if x.last.decided == 0 && (x.host != nil || o.Canceled) {
 		x.last.decided = x.now()
 	}
 	if x.host == nil {
-		return x.last.decided
+		return
 	}
 	if failed {
 		x.host.FailsAt(x.last.decided)
@@ -280,18 +265,19 @@ func (x *exchange) judge() (now time.Duration) {
 	if x.timed() {
 		o.Took = x.last.decided - x.last.began
 	}
-	x.nameGate()
-	faulty := x.faulty()
-	o.Replay = x.payload.hold() && !faulty
-	return x.last.decided
+	// note ends the hold, once it is decided whether there is another attempt.
+	once := x.payload.once
+	o.Replay = (once == nil || once.Hold()) && !x.faulty()
 }
 
-// judged reports what has been decided about the last attempt at the instant now.
-func (x *exchange) judged(now time.Duration) {
+// note records and reports what has been decided about the last attempt at the instant now.
+func (x *exchange) note(now time.Duration) {
 	o, a := &x.event.Outcome, &x.action
 	if x.host != nil {
-		// The fleet may still forbid the retry, and the upload must then go on.
-		x.payload.release(a.Do == decide.Sleep || a.Do == decide.Queue)
+		if once := x.payload.once; once != nil {
+			// The fleet may still forbid the retry, and the upload must then go on.
+			once.Release(a.Do == decide.Sleep || a.Do == decide.Queue)
+		}
 		if (a.Reason == decide.BudgetExhausted || a.Reason == decide.RetriesFailing) && x.host.RanOut() {
 			x.host.GaveUp.Store(uint32(a.Reason))
 			a.Change |= host.Emptied
@@ -299,9 +285,13 @@ func (x *exchange) judged(now time.Duration) {
 		x.told.fromServer = a.Do != decide.Answer && a.Wait > 0 && (o.RetryAfter > 0 || x.host.PausedFor(now) > 0)
 	}
 	if o.Canceled {
-		x.obeyGone()
+		// What the server said holds for others, though the caller has gone.
+		said := *o
+		said.Canceled = false
+		x.obey(&said)
 	}
-	if !x.answered() {
+	answeredAtOnce := x.call.Attempts == 1 && o.Status != 0 && a.Do == decide.Answer && a.Reason == decide.None
+	if !answeredAtOnce { // else report counts the attempt and the request together
 		x.count(o, a.Reason)
 	}
 }
@@ -313,34 +303,33 @@ func (j *journey) obey(o *decide.Outcome) {
 		return
 	}
 	if j.host == nil {
-		j.pin(true)
+		j.pin()
 	}
-	j.nameGate()
-	change, wakes := j.rules().Obey(&j.host.Record, &j.call, o, j.env.now(), chance.Draw())
-	wakeOthers(&j.host.Record, wakes)
-	j.changed(change)
+	h := &j.host.Record
+	change, wakes := j.rules.Obey(h, &j.call, o, j.env.now(), chance.Draw())
+	if wakes {
+		wakeOthers(h)
+	}
+	if change != 0 {
+		j.changed(change)
+	}
 }
 
-// obeyGone makes the host obey a response whose caller has gone: what the server said
-// holds for others.
-func (j *journey) obeyGone() {
-	o := j.event.Outcome
-	o.Canceled = false
-	j.obey(&o)
-}
-
-// goOn records the decision to make another attempt.
+// goOn records and reports the decision to make another attempt. Of the last one, which
+// nobody needs during a wait that may be long, it keeps only what hooks and errors show.
 func (j *journey) goOn() {
 	if j.last.broken != nil {
-		j.last.err = j.last.failure()
-		body.Dismiss(j.release())
-		j.last.broken = nil
+		j.last.err, j.last.broken = j.last.failure(), nil
+		body.Dismiss(j.forget(j.last.resp))
 	}
 	if j.last.err != nil {
 		j.met = append(j.met, j.last.err)
 	}
-	j.announce()
-	j.last = j.last.kept()
+	if j.heard() {
+		j.tellRetry()
+	}
+	l := &j.last
+	j.last = last{sends: l.sends, resp: l.resp, err: l.err, held: l.held, discarded: l.discarded}
 	j.event.Outcome = decide.Outcome{}
 }
 
@@ -350,6 +339,6 @@ func (x *exchange) drop() {
 	defer func() { _ = recover() }()
 	x.last.attempt.Abandon()
 	if x.last.held {
-		body.Dismiss(x.release())
+		body.Dismiss(x.forget(x.last.resp))
 	}
 }

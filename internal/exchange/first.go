@@ -26,8 +26,14 @@ func Do(env *Env, r *Rules, req *http.Request, asked Asked) (*http.Response, err
 
 // plain reports whether the first attempt needs nothing but Base.
 func (f *first) plain(env *Env, r *Rules, req *http.Request) bool {
-	return r.Plain && !env.Traced && (env.Fleet == nil || r.Fleet == 0) && env.Watch&attempt.WatchHandshake == 0 && !env.Spares.Some() &&
-		f.kind <= replay.Memory && req.URL != nil && legacyCancel(req) == nil && req.Context().Err() == nil && !attempt.ChecksInterim(req.Context())
+	if !r.Plain || env.Traced || env.Watch&attempt.WatchHandshake != 0 || f.kind > replay.Memory {
+		return false
+	}
+	if env.Fleet != nil && r.Fleet != 0 || env.Spares.Some() {
+		return false
+	}
+	ctx := req.Context()
+	return req.URL != nil && legacyCancel(req) == nil && ctx.Err() == nil && !attempt.ChecksInterim(ctx)
 }
 
 // first is a plain first attempt: Base gets the caller's own request.
@@ -46,8 +52,11 @@ func (f *first) suffices(env *Env, r *Rules, req *http.Request) bool {
 	f.idempotent = r.Asks.Idempotent(req)
 	f.send(env, r, req)
 	resp := f.resp
-	if f.err != nil || resp == nil || resp.StatusCode <= 0 || resp.StatusCode >= http.StatusBadRequest || !env.Hosts.Calm(&host.Lookup{URL: req.URL}) ||
-		resp.ProtoMajor >= 2 && env.Spares.Some() || env.Logger != nil && env.Owner.Unsaid() {
+	if f.err != nil || resp == nil || resp.StatusCode <= 0 || resp.StatusCode >= http.StatusBadRequest {
+		return false
+	}
+	tells := env.Logger != nil && env.Owner.Unsaid() || resp.ProtoMajor >= 2 && env.Spares.Some()
+	if tells || !env.Hosts.Calm(&host.Lookup{URL: req.URL}) {
 		return false
 	}
 	r.Metrics.Answered(resp.StatusCode)

@@ -44,7 +44,7 @@ func (x *exchange) askFleet() decide.Kind {
 				x.goOn()
 			}
 			if x.last.held {
-				body.Dismiss(x.release())
+				body.Dismiss(x.forget(x.last.resp))
 			}
 			return x.leave(gone)
 		}

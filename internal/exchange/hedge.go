@@ -11,9 +11,11 @@ import (
 	"github.com/retrip/retrip/internal/alarm"
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/hedge"
+	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/meter"
 	"github.com/retrip/retrip/internal/replay"
@@ -76,7 +78,7 @@ func (c *race) Ring(*alarm.Alarm) {
 		if !c.decided() {
 			h.classify()
 		}
-		h.ended = true
+		h.done = true
 	}
 }
 
@@ -110,6 +112,26 @@ func (c *race) begin() *exchange {
 	h.req = c.req.Clone(c.req.Context())
 	c.ended = make(chan struct{})
 	return h
+}
+
+// holds maps what forbids hedges to a host to the reason for metrics.
+var holds = [...]int{decide.OfTokens: meter.SkipTokens, decide.OfPause: meter.SkipPaused, decide.OfGate: meter.SkipGate, decide.OfBreaker: meter.SkipBreaker}
+
+// forbids reports whether anything but the rule forbids a hedge, and what.
+func (c *race) forbids() (reason int, forbidden bool) {
+	p := place{clock: c.clock, r: c.r, rules: &c.r.Rules, req: c.req}
+	key, now := hostkey.Of(c.req.URL), c.env.now()
+	record := new(host.Record)
+	if p.at(c.env.Hosts.Look(key, now)); p.host != nil {
+		record = &p.host.Record
+	}
+	if hold := p.rules.HoldsHedge(record, p.call.Gate, now); hold != decide.NoHold {
+		return holds[hold], true
+	}
+	if c.env.Fleet != nil && c.r.Fleet != 0 {
+		forbidden, _ = c.env.Fleet.Forbids(key, c.r.Fleet, chance.Draw())
+	}
+	return meter.SkipFleet, forbidden
 }
 
 // enter returns the request of h, which the first attempt can end from now on.
@@ -170,7 +192,7 @@ func (c *race) end(h *exchange, broke any) {
 		c.over, c.broke = true, broke
 	default:
 		c.hedge = h
-		c.won = h != nil && h.ended && h.good()
+		c.won = h != nil && h.done && h.good()
 		c.over = c.won
 	}
 	decides := c.over && !lost
@@ -198,86 +220,120 @@ func (c *race) decided() bool {
 // response of the first attempt still holds.
 const hedgePatience = 16
 
-// endRace makes one outcome of the first attempt and of the hedge, if there is one: that
-// of the first good answer. A failure waits for the other attempt. panics says that the
-// first attempt has ended in a panic, and the request with it.
-func (x *exchange) endRace(panics bool) {
-	c := x.last.race
+// stop keeps hedges from beginning, and reports whether one is out that may still win.
+func (c *race) stop() (out bool) {
 	if c.alarm != nil {
 		c.alarm.Stop()
 	}
-	x.event.Outcome.Canceled = x.event.Outcome.Canceled || panics
-	good := x.good()
-	if x.last.resp == nil && (x.event.Outcome.Canceled || x.event.Outcome.Timeout) && !panics {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended != nil && !c.over
+}
+
+// close ends the race, if the hedge hasn't decided it. The fields below mu don't change
+// any more, but for second, which it returns.
+func (c *race) close() (second *attempt.Attempt) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.over = true
+	return c.second
+}
+
+// endRace makes one outcome of the first attempt and of the hedge, if there is one: that
+// of the first good answer. A failure waits for the other attempt.
+func (x *exchange) endRace() {
+	c, o := x.last.race, &x.event.Outcome
+	out, good := c.stop(), x.good()
+	if x.last.resp == nil && (o.Canceled || o.Timeout) {
 		c.hung(x)
 	}
-	c.mu.Lock()
-	failed := c.ended != nil && !c.over && !good && !x.event.Outcome.Canceled
-	if failed {
-		c.mu.Unlock()
-		x.event.Outcome.Canceled = x.sleep(time.NewTimer(hedgePatience*c.delay), c.ended) != nil
-		c.mu.Lock()
+	waited := out && !good && !o.Canceled
+	if waited {
+		o.Canceled = x.sleep(time.NewTimer(hedgePatience*c.delay), c.ended) != nil
 	}
-	c.over = true
-	won, sent, second, h := c.won, c.ended != nil, c.second, c.hedge
-	c.mu.Unlock()
+	second := c.close()
 	x.last.race = nil
-	switch {
-	case sent:
-	case c.broke != nil && !panics:
-		panic(c.broke)
-	default:
+	if c.ended == nil {
+		if c.broke != nil {
+			panic(c.broke)
+		}
 		x.learnDelay(c, good)
 		return
 	}
 	x.call.Attempts, x.call.Hedged = 2, true
-	first, result, loser, other := x.last.attempt, meter.HedgeFailed, meter.Error, x.event.Outcome
+	l := loser{x.last.attempt, meter.Superseded, *o}
+	hedge := meter.HedgeLost
 	switch {
-	case panics && h != nil:
-		h.drop()
-		result, loser = meter.HedgeLost, meter.Superseded
-	case won:
-		if result, loser = meter.HedgeWon, meter.Superseded; failed {
-			loser = resultOf(&other, decide.None)
+	case c.won:
+		hedge = meter.HedgeWon
+		if waited {
+			l.result = resultOf(o, decide.None)
 		} else {
 			c.avoid(x)
 		}
-		x.follow(h)
-		second = first
+		x.follow(c.hedge)
 	case c.broke != nil:
-	case h != nil:
-		if other = x.mergeFailure(h, good); x.last.attempt != first {
-			second = first
-		}
-		loser = resultOf(&other, decide.None)
+		hedge, l.attempt, l.result = meter.HedgeFailed, second, meter.Error
+	case c.hedge != nil:
+		hedge = meter.HedgeFailed
+		l = x.mergeFailure(c.hedge, good)
 	default:
+		l.attempt = second
 		switch {
-		case failed && !x.event.Outcome.Canceled:
-			loser = meter.Timeout
-		case good || panics:
-			result, loser = meter.HedgeLost, meter.Superseded
-		default:
-			result, loser = meter.HedgeLost, meter.Canceled
+		case waited && !o.Canceled:
+			hedge, l.result = meter.HedgeFailed, meter.Timeout
+		case !good:
+			l.result = meter.Canceled
 		}
 		if second != nil {
 			second.Cut()
 		}
 	}
-	c.known.Hedged(won)
-	x.r.Metrics.Count(meter.Hedges, result, 1)
-	x.r.Metrics.Count(meter.Attempts, loser, 1)
-	if second != nil {
-		x.r.Metrics.Count(meter.Sends, 0, second.Sends()-1)
-	}
-	switch {
-	case panics:
-		return
-	case c.broke != nil:
+	c.count(hedge, &l)
+	if c.broke != nil {
 		panic(c.broke)
-	case x.heard():
-		x.tellHedge(result, c.delay)
 	}
-	x.obey(&other)
+	if x.heard() {
+		x.tellHedge(hedge, c.delay)
+	}
+	x.obey(&l.outcome)
+}
+
+// loser is the attempt that doesn't go on after a race.
+type loser struct {
+	attempt *attempt.Attempt // nil if it hasn't begun
+	result  int              // for metrics
+	outcome decide.Outcome
+}
+
+// count counts the hedge and the loser of a race.
+func (c *race) count(hedge int, l *loser) {
+	c.known.Hedged(c.won)
+	c.r.Metrics.Count(meter.Hedges, hedge, 1)
+	c.r.Metrics.Count(meter.Attempts, l.result, 1)
+	if l.attempt != nil {
+		c.r.Metrics.Count(meter.Sends, 0, l.attempt.Sends()-1)
+	}
+}
+
+// abandonRace ends the race of a first attempt that has panicked, and its request with it.
+func (x *exchange) abandonRace() {
+	c := x.last.race
+	c.stop()
+	second := c.close()
+	if c.ended == nil {
+		return
+	}
+	hedge, l := meter.HedgeLost, loser{attempt: second, result: meter.Superseded}
+	switch {
+	case c.hedge != nil:
+		c.hedge.drop()
+	case c.broke != nil:
+		hedge, l.result = meter.HedgeFailed, meter.Error
+	case second != nil:
+		second.Cut()
+	}
+	c.count(hedge, &l)
 }
 
 // follow makes the outcome of the hedge h that of x, and drops that of the first attempt.
@@ -297,22 +353,21 @@ func (j *journey) follow(h *exchange) {
 }
 
 // mergeFailure makes the failure of the hedge h part of the outcome of x, unless the
-// first attempt was good. It returns the outcome of the attempt that doesn't go on.
+// first attempt was good. It returns the attempt that doesn't go on.
 // All rules count both failures as one. A response in hand comes before an error, and
 // whatever a server has said about retries holds.
-func (x *exchange) mergeFailure(h *exchange, good bool) (other decide.Outcome) {
-	if !h.ended {
+func (x *exchange) mergeFailure(h *exchange, good bool) (l loser) {
+	if !h.done {
 		// Its goroutine has ended within the base.
 		h.drop()
 		h.last, h.event = last{attempt: h.last.attempt, err: fault.ErrNothing}, decide.Event{}
 	}
-	other = h.event.Outcome
+	l = loser{attempt: h.last.attempt, outcome: h.event.Outcome}
 	switch {
 	case good:
 		h.drop()
-		return other
 	case x.last.resp == nil && h.last.resp != nil:
-		other = x.event.Outcome
+		l.attempt, l.outcome = x.last.attempt, x.event.Outcome
 		x.met = append(x.met, x.last.err)
 		x.doubts(x.last.err)
 		x.follow(h)
@@ -322,12 +377,16 @@ func (x *exchange) mergeFailure(h *exchange, good bool) (other decide.Outcome) {
 		}
 		h.drop()
 	}
+	l.result = resultOf(&l.outcome, decide.None)
+	if good {
+		return l
+	}
 	o := &x.event.Outcome
-	o.RetryAfter = max(o.RetryAfter, other.RetryAfter)
-	o.Forbidden = o.Forbidden || other.Forbidden
-	o.Timeout = o.Timeout || other.Timeout
-	o.Canceled = o.Canceled || other.Canceled
-	return other
+	o.RetryAfter = max(o.RetryAfter, l.outcome.RetryAfter)
+	o.Forbidden = o.Forbidden || l.outcome.Forbidden
+	o.Timeout = o.Timeout || l.outcome.Timeout
+	o.Canceled = o.Canceled || l.outcome.Canceled
+	return l
 }
 
 // learnDelay tells the rule how a first attempt without a hedge ended.
@@ -347,12 +406,12 @@ func (x *exchange) learnDelay(c *race, good bool) {
 // hedges reports whether the next attempt may get a hedge. A hedge may be processed at
 // the same time as the first attempt, which no retry ever is.
 func (x *exchange) hedges() bool {
-	if x.r.Hedge.Share == 0 || x.call.Attempts != 1 || x.rest != nil || x.incoming() > 1 || !x.idempotent || x.key != "" || x.payload.kind != replay.None || x.req.Header["Upgrade"] != nil {
-		return false
-	}
 	switch syntax.Method(x.req) {
 	case http.MethodGet, http.MethodHead, http.MethodOptions:
-		return true
+	default:
+		return false
 	}
-	return false
+	first := x.call.Attempts == 1 && x.rest == nil && x.number() == 1
+	harmless := x.idempotent && x.key == "" && x.payload.kind == replay.None && x.req.Header["Upgrade"] == nil
+	return first && harmless
 }

@@ -23,22 +23,14 @@ import (
 type tally struct {
 	attempted bool // an attempt was made
 	pending   bool // the last attempt is not counted yet
-	ended     bool // the request is counted, or it isn't the caller's
+	request   bool // the request is counted, or it isn't the caller's
 
 	fromServer bool // a server asked for the wait before the next retry
 }
 
 // tellAttempt reports the next attempt to hooks.
 func (j *journey) tellAttempt() {
-	j.env.Owner.Tell(j.asked, AttemptBegins, Event{Request: j.req, Policy: j.r.Name, Attempt: j.call.Attempts, Elapsed: j.env.now() - j.hooked})
-}
-
-// sending counts the next attempt if it is a retry. count counts its result.
-func (j *journey) sending() {
-	if j.call.Attempts > 1 {
-		j.r.Metrics.Retry(j.req.Context(), j.decision.reason.String(), j.decision.wait, j.told.fromServer)
-	}
-	j.told.attempted, j.told.pending = true, true
+	j.env.Owner.Tell(j.asked, AttemptBegins, Event{Request: j.req, Policy: j.r.Name, Attempt: j.call.Attempts, Elapsed: j.env.now() - j.entered})
 }
 
 // count counts the attempt that ended in o. The reason, if not empty, says why
@@ -48,8 +40,8 @@ func (j *journey) count(o *decide.Outcome, reason decide.Reason) {
 		// The attempt was counted when its headers arrived.
 		return
 	}
-	j.countSends()
 	j.told.pending = false
+	j.countSends()
 	j.r.Metrics.Count(meter.Attempts, resultOf(o, reason), 1)
 }
 
@@ -74,12 +66,6 @@ func (j *journey) countSends() {
 	}
 }
 
-// answered reports whether the first attempt has got the final response. report
-// then counts the attempt and the request at once.
-func (j *journey) answered() bool {
-	return j.call.Attempts == 1 && j.event.Outcome.Status != 0 && j.decision.do == decide.Answer && j.decision.reason == decide.None
-}
-
 // countRest counts what a panic has left uncounted: the attempt, by what is
 // known about it, and the request as failed.
 func (j *journey) countRest() {
@@ -90,34 +76,34 @@ func (j *journey) countRest() {
 		}
 		j.count(&o, decide.None)
 	}
-	if !j.told.ended {
+	if !j.told.request {
 		j.r.Metrics.Request(meter.Failed, j.told.attempted)
-		j.took(meter.Failed)
+		if j.r.Metrics.Timed() {
+			j.took(meter.Failed)
+		}
 		if j.told.attempted {
 			j.record(meter.Failed, decide.None, host.FailureOf(uint8(decide.Error), uint8(fault.KindPanic), 0))
 		}
 	}
 }
 
-// took observes how long a request took that has ended.
+// took observes how long a request took that has ended, if metrics time requests.
 func (j *journey) took(end int) {
-	if j.r.Metrics.Timed() {
-		j.r.Metrics.Took(j.req.URL, end, j.env.now()-j.hooked, j.call.Attempts)
-	}
+	j.r.Metrics.Took(j.req.URL, end, j.env.now()-j.entered, j.call.Attempts)
 }
 
 // describe describes the failure of the last attempt, for people.
 //
 //go:noinline
 func (j *journey) describe() host.Failure {
-	o := &j.event.Outcome
-	why, kind := o.Why(), fault.KindOf(j.last.failure())
+	o, err := &j.event.Outcome, j.last.failure()
+	why, kind := o.Why(), fault.KindOf(err)
 	switch {
 	case j.faulty():
 		kind = fault.KindBody
 	case o.Hopeless && j.last.refusedByCaller():
 		kind = fault.KindCaller
-	case o.Hopeless && kind == fault.KindOther && fault.Malformed(j.req, j.last.failure()):
+	case o.Hopeless && kind == fault.KindOther && fault.Malformed(j.req, err):
 		kind = fault.KindRequest
 	case o.Canceled && o.Status == 0:
 		// The caller's deadline has ended the attempt.
@@ -130,8 +116,6 @@ func (j *journey) describe() host.Failure {
 // how describes the last attempt, if the outcome of that attempt doesn't.
 func (j *journey) record(end int, reason decide.Reason, how host.Failure) {
 	switch {
-	case end == meter.Answered || end == meter.Recovered:
-		return
 	case j.call.Attempts == 0 && j.host == nil || j.req.URL == nil || j.req.URL.Host == "":
 		// The caller had gone before the first attempt, or there is no host.
 		return
@@ -147,13 +131,6 @@ func (j *journey) record(end int, reason decide.Reason, how host.Failure) {
 		j.env.Failures.Cancel(key, now)
 	} else {
 		j.env.Failures.Fail(key, how, uint32(reason), now)
-	}
-}
-
-// announce reports the decision to retry.
-func (j *journey) announce() {
-	if j.heard() {
-		j.tellRetry()
 	}
 }
 
@@ -177,21 +154,23 @@ func (j *journey) tellHedge(result int, delay time.Duration) {
 // report reports how the exchange ended.
 func (j *journey) report() {
 	reason := j.decision.reason
-	answered, asked := j.told.pending, !j.told.ended
-	if asked {
-		j.told.ended = true
-		if answered {
-			j.told.pending = false
-			j.countSends()
-			j.r.Metrics.Answered(j.last.resp.StatusCode)
-		} else {
-			j.r.Metrics.Request(j.ending(reason), j.told.attempted)
-		}
-		j.took(j.ending(reason))
+	end := j.ending(reason)
+	asked := !j.told.request
+	switch {
+	case !asked:
+	case j.told.pending:
+		j.countSends()
+		j.r.Metrics.Answered(j.last.resp.StatusCode)
+	default:
+		j.r.Metrics.Request(end, j.told.attempted)
+	}
+	j.told.pending, j.told.request = false, true
+	if asked && j.r.Metrics.Timed() {
+		j.took(end)
 	}
 	waits := !asked && j.bodyWaits()
-	if !answered && !waits {
-		j.record(j.ending(reason), reason, 0)
+	if end != meter.Answered && end != meter.Recovered && !waits {
+		j.record(end, reason, 0)
 	}
 	if waits {
 		// The body hasn't been given up.
@@ -264,8 +243,8 @@ func (j *journey) describeEvent(reason decide.Reason) Event {
 		e.StatusCode, e.Header = j.seen.status, j.seen.header
 	}
 	e.Sends = j.last.sends
-	if j.isHooked() {
-		e.Elapsed = j.env.now() - j.hooked
+	if j.hooked {
+		e.Elapsed = j.env.now() - j.entered
 	}
 	return e
 }
@@ -278,8 +257,5 @@ func (j *journey) changed(change host.Change) {
 	}
 }
 
-// isHooked reports whether there are hooks.
-func (j *journey) isHooked() bool { return j.env.Traced || j.asked != nil && j.asked.Hooked() }
-
 // heard reports whether there is a hook or a log.
-func (j *journey) heard() bool { return j.isHooked() || j.env.Logger != nil }
+func (j *journey) heard() bool { return j.hooked || j.env.Logger != nil }

@@ -17,7 +17,6 @@ import (
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/dialect"
 	"github.com/retrip/retrip/internal/fault"
-	"github.com/retrip/retrip/internal/host"
 )
 
 // last is the last attempt and its outcome. The next attempt begins with a
@@ -37,12 +36,6 @@ type last struct {
 	awaits    bool           // the attempt is limited as a Read of the body is that it continues
 }
 
-// kept returns what a wait before the next attempt still needs of l. A wait may be
-// long, and nobody needs the attempt any more.
-func (l *last) kept() last {
-	return last{sends: l.sends, resp: l.resp, err: l.err, held: l.held, discarded: l.discarded}
-}
-
 // take records what the base returned.
 func (l *last) take(resp *http.Response, err error) {
 	switch {
@@ -55,53 +48,35 @@ func (l *last) take(resp *http.Response, err error) {
 	l.resp, l.err, l.held = resp, err, resp != nil
 }
 
-// classify reduces what the base returned to what a decision needs, and sets
-// event.Outcome.
+// classify ends the last attempt, reduces what the base returned to what a decision needs,
+// and sets event.Outcome.
 func (j *journey) classify() {
-	o := &j.event.Outcome
+	o, l := &j.event.Outcome, &j.last
 	o.Idempotent = j.idempotent
-	classify := j.r.Asks.Classify
-	j.requireProgress()
-	j.readWhole()
+	if idle := j.r.BodyIdleTimeout; idle > 0 && body.In(l.resp) {
+		l.resp.Body = body.Watch(l.resp.Body, idle, errBodyIdle, l.attempt, j.r.Metrics)
+	}
+	if j.r.WholeBody > 0 && j.awaitsBody() {
+		l.readWhole(j.r.WholeBody)
+	}
 	// Classify may peek at the body, so it runs within the attempt.
-	if j.r.Classifies && j.last.resp != nil && j.last.broken == nil {
-		o.Verdict = classify(j.req, j.last.resp, nil)
-		j.last.resp = body.Apart(j.last.resp)
+	if j.r.Classifies && l.resp != nil && l.broken == nil {
+		o.Verdict = j.r.Asks.Classify(j.req, l.resp, nil)
+		l.resp = body.Apart(l.resp)
 	}
-	came := j.last.resp
-	j.last.settle()
-	if err := j.last.failure(); err != nil {
-		if j.last.race != nil && j.last.race.decided() {
-			// The error is that the hedge was faster.
-			return
-		}
-		if j.gone() != nil {
-			o.Canceled = true
-			return
-		}
-		o.Timeout = fault.Timeout(err)
-		o.Hopeless = j.faulty()
-		if j.last.broken == nil {
-			o.Resent = errors.Is(err, attempt.ErrHiddenSends)
-			o.Hopeless = o.Hopeless || fault.Hopeless(j.req, err, j.env.Inner) || j.last.refusedByCaller()
-			o.Idempotent = o.Idempotent || j.last.neverProcessed(j.env.Inner)
-		}
-		if j.r.Classifies {
-			o.Verdict = classify(j.req, nil, err)
-		}
-		o.Hopeless = o.Hopeless && o.Verdict == decide.ByRule
-		if came != nil {
-			j.obeyLost(came)
-			if j.last.resp == nil {
-				j.forget(came)
-			}
-		}
-	} else {
-		// A response without a status is still a response.
-		o.Status = cmp.Or(j.last.resp.StatusCode, 1)
+	came := l.resp
+	if l.attempt != nil {
+		l.end()
 	}
+	if err := l.failure(); err != nil {
+		j.classifyFailure(came, err)
+		return
+	}
+	// A response without a status is still a response.
+	o.Status = cmp.Or(l.resp.StatusCode, 1)
+	header := l.resp.Header
 	if o.Status >= 400 && o.Verdict == decide.ByRule {
-		switch j.r.Dialects.Verdict(o.Status, j.last.resp.Header) {
+		switch j.r.Dialects.Verdict(o.Status, header) {
 		case dialect.Retry:
 			o.Verdict = decide.Retryable
 		case dialect.Stop:
@@ -109,11 +84,46 @@ func (j *journey) classify() {
 			o.Forbidden = true
 		}
 	}
-	if o.Status != 0 && j.r.Retryable(o) {
+	if j.r.Retryable(o) {
 		o.Canceled = j.gone() != nil
-		if j.r.Dialects != nil || j.last.resp.Header["Retry-After"] != nil {
-			o.RetryAfter = j.r.Dialects.Wait(o.Status, j.last.resp.Header, time.Now())
+		if j.r.Dialects != nil || header["Retry-After"] != nil {
+			o.RetryAfter = j.r.Dialects.Wait(o.Status, header, time.Now())
 		}
+	}
+}
+
+// classifyFailure completes the outcome of an attempt that has failed with err. came is a
+// response that came nevertheless, or nil.
+func (j *journey) classifyFailure(came *http.Response, err error) {
+	o, l := &j.event.Outcome, &j.last
+	if l.race != nil && l.race.decided() {
+		// The error is that the hedge was faster.
+		return
+	}
+	if j.gone() != nil {
+		o.Canceled = true
+		return
+	}
+	o.Timeout = fault.Timeout(err)
+	o.Hopeless = j.faulty()
+	if l.broken == nil {
+		o.Resent = errors.Is(err, attempt.ErrHiddenSends)
+		o.Hopeless = o.Hopeless || fault.Hopeless(j.req, err, j.env.Inner) || l.refusedByCaller()
+		o.Idempotent = o.Idempotent || l.neverProcessed(j.env.Inner)
+	}
+	if j.r.Classifies {
+		o.Verdict = j.r.Asks.Classify(j.req, nil, err)
+	}
+	o.Hopeless = o.Hopeless && o.Verdict == decide.ByRule
+	if came == nil {
+		return
+	}
+	// What the server said about retries holds, though its body broke or it came too late.
+	o.Lost = came.StatusCode
+	o.Forbidden = o.Verdict == decide.ByRule && j.r.Dialects.Verdict(o.Lost, came.Header) == dialect.Stop
+	o.RetryAfter = j.r.Dialects.Wait(o.Lost, came.Header, time.Now())
+	if l.resp == nil {
+		j.forget(came)
 	}
 }
 
@@ -124,32 +134,35 @@ func (j *journey) good() bool {
 	return o.Status != 0 && o.Status < http.StatusInternalServerError && o.Status != http.StatusTooManyRequests && !j.r.Retryable(o)
 }
 
-// readWhole reads the body of the response ahead, within the attempt, up to
-// Policy.WholeBody. It skips a response that is retried anyway, one whose body
-// the server produces over time, and one that continues a body, because the
-// reader of that body watches and continues it.
-func (j *journey) readWhole() {
-	limit := j.r.WholeBody
-	if limit <= 0 || j.rest != nil || j.req.Method == http.MethodConnect || !body.In(j.last.resp) || j.r.Retry.Has(j.last.resp.StatusCode) || body.Endless(j.last.resp.Header) || j.last.attempt != nil && !j.last.attempt.BodySent() {
-		return
+// awaitsBody reports whether the body of the response must arrive within the attempt. One
+// that is retried anyway needn't, nor one that the server produces over time, nor one that
+// continues a body, whose reader watches and continues it.
+func (j *journey) awaitsBody() bool {
+	if j.rest != nil || j.req.Method == http.MethodConnect || !body.In(j.last.resp) {
+		return false
 	}
-	ahead := body.Ahead(j.last.resp.Body, limit, j.last.resp.ContentLength)
-	j.last.resp.Body = ahead
+	resp, a := j.last.resp, j.last.attempt
+	produced := body.Endless(resp.Header) || a != nil && !a.BodySent()
+	return !produced && !j.r.Retry.Has(resp.StatusCode)
+}
+
+// readWhole reads the body of the response ahead, up to limit bytes.
+func (l *last) readWhole(limit int64) {
+	ahead := body.Ahead(l.resp.Body, limit, l.resp.ContentLength)
+	l.resp.Body = ahead
 	switch err := ahead.Err(); err {
 	case nil:
 	case io.EOF:
-		j.last.whole = true
+		l.whole = true
 	default:
 		ahead.SetErr(fault.Usable(err))
-		j.last.broken = ahead
+		l.broken = ahead
 	}
 }
 
-// settle ends the attempt once its outcome is known.
-func (l *last) settle() {
-	a := l.attempt
-	switch {
-	case a == nil:
+// end ends the attempt, whose outcome is known.
+func (l *last) end() {
+	switch a := l.attempt; {
 	case l.broken != nil:
 		_, err := a.End(nil, l.broken.Err())
 		l.broken.SetErr(err)
@@ -176,18 +189,10 @@ type brokenError struct{ error }
 func (e brokenError) Error() string { return fmt.Sprintf("response body: %v", e.error) }
 func (e brokenError) Unwrap() error { return e.error }
 
-// obeyLost records what the server said about retries in a response whose body
-// broke or that came too late. What the server said holds nevertheless.
-func (j *journey) obeyLost(resp *http.Response) {
-	o := &j.event.Outcome
-	o.Lost = resp.StatusCode
-	o.Forbidden = o.Verdict == decide.ByRule && j.r.Dialects.Verdict(resp.StatusCode, resp.Header) == dialect.Stop
-	o.RetryAfter = j.r.Dialects.Wait(resp.StatusCode, resp.Header, time.Now())
-}
-
 // faulty reports whether the caller's own body caused the failure.
 func (j *journey) faulty() bool {
-	return j.payload.faulty() || j.last.attempt != nil && j.last.attempt.AtFault()
+	once, a := j.payload.once, j.last.attempt
+	return once != nil && once.AtFault() || a != nil && a.AtFault()
 }
 
 // neverProcessed reports whether the error of the attempt proves that no server
@@ -237,8 +242,11 @@ func (x *exchange) finish(do decide.Deed) (resp *http.Response, err error) {
 	case do == decide.Answer && x.last.resp != nil:
 		x.report()
 		x.last.held = false
-		x.payload.answered(x.last.resp)
 		resp = x.last.resp
+		if once := x.payload.once; once != nil && once.Seal(false, false) {
+			// The end of resp is also that of a request body that the base may still read.
+			body.EndWith(resp, once)
+		}
 	case do == decide.Answer:
 		err = x.failed()
 	case x.call.Attempts == 0 && x.host == nil && x.cause != nil:
@@ -246,8 +254,10 @@ func (x *exchange) finish(do decide.Deed) (resp *http.Response, err error) {
 	default:
 		err = x.fail(x.cause)
 	}
-	x.awaitClient(err)
-	x.ended = true
+	if err != nil {
+		x.awaitClient()
+	}
+	x.done = true
 	return resp, err
 }
 
@@ -318,10 +328,11 @@ func (j *journey) fail(err error) error {
 
 // cleanUp releases everything that the exchange holds.
 func (x *exchange) cleanUp() {
-	defer func() { x.payload.end(x.last.err != nil, !x.ended, x.call.Attempts) }()
+	defer x.closeBodies()
 	// Release first what other requests depend on: closing a body may panic.
-	if !x.ended {
-		x.giveBack()
+	if !x.done {
+		// Give back what an attempt that has panicked has taken.
+		x.step(decide.Gone)
 		x.countRest()
 	}
 	if x.host != nil {
@@ -334,35 +345,27 @@ func (x *exchange) cleanUp() {
 		}
 		x.env.Hosts.Unpin(x.host, now)
 	}
-	if !x.ended && x.last.race != nil {
-		x.endRace(true)
+	if x.done {
+		return
 	}
-	if !x.ended && x.last.attempt != nil {
+	if x.last.race != nil {
+		x.abandonRace()
+	}
+	if x.last.attempt != nil {
 		x.last.attempt.Abandon()
 	}
-	if !x.ended && x.last.held {
+	if x.last.held {
 		body.Dismiss(x.last.resp)
 	}
-}
-
-// giveBack gives back what an attempt that has panicked has taken.
-func (x *exchange) giveBack() {
-	var h *host.Record
-	if x.host != nil {
-		h = &x.host.Record
-	}
-	x.event.Kind = decide.Gone
-	x.call.Step(x.rules(), h, &x.event, &x.action, 0, 0)
-	x.settle(h)
 }
 
 // awaitClient waits until http.Client knows that its Timeout has passed. The
 // client signals its Timeout with the deadline of the context and with
 // Request.Cancel, and names the Timeout in the error only if it has closed
 // Request.Cancel.
-func (p *place) awaitClient(err error) {
+func (p *place) awaitClient() {
 	canceled := legacyCancel(p.req)
-	if err == nil || canceled == nil || p.req.Context().Err() != context.DeadlineExceeded {
+	if canceled == nil || p.req.Context().Err() != context.DeadlineExceeded {
 		return
 	}
 	timer := time.NewTimer(clientGrace)

@@ -5,17 +5,16 @@ package exchange
 
 import (
 	"io"
-	"net/http"
 
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/replay"
 )
 
 // payload is the body of a request, which each attempt gets anew.
 type payload struct {
-	req   *http.Request
 	kind  replay.Kind
 	once  *replay.Body  // replays a one-shot body; nil for other kinds
 	given io.Closer     // the body of the last attempt, if GetBody made it
@@ -23,47 +22,31 @@ type payload struct {
 	begun bool          // an attempt may have read the caller's body, or still read it
 }
 
-// open makes a one-shot body replayable, keeping up to limit bytes if it is a
-// stream.
-func (p *payload) open(limit int64) {
+// renew gets the body of the next attempt, while the response in hand can still be
+// returned if there is none. If nothing of a body in memory has been sent so far, the next
+// attempt gets the caller's own again: a caller whose buffer has been sent expects to find
+// it empty.
+func (x *exchange) renew() (ok bool) {
+	p := &x.payload
 	if p.kind == replay.Once {
-		p.once = replay.Open(p.req, limit)
+		// While the account was asked, the base may have read more of the body than is kept.
+		return x.event.Kind != decide.Heard || p.again()
 	}
-}
-
-// hold reports whether the body can be replayed, as far as is known. The caller
-// must then decide at once about another attempt, and call release.
-func (p *payload) hold() (replayable bool) { return p.once == nil || p.once.Hold() }
-
-// release ends hold. If again is true, the body stays replayable until the next
-// attempt.
-func (p *payload) release(again bool) {
-	if p.once != nil {
-		p.once.Release(again)
-	}
-}
-
-// renew calls GetBody for the body of the next attempt. If nothing of a body in memory
-// has been sent so far, the next attempt gets the caller's own again: a caller whose
-// buffer has been sent expects to find it empty.
-func (p *payload) renew(unsent bool) error {
-	if p.kind != replay.Memory && p.kind != replay.Gotten {
-		return nil
-	}
-	if p.begun = p.begun || !unsent; !p.begun && p.kind == replay.Memory {
-		if unread, _ := body.InMemory(p.req.Body); unread > 0 && unread == p.req.ContentLength {
-			return nil
+	if p.begun = p.begun || !x.last.unsent(x.env.Inner); !p.begun && p.kind == replay.Memory {
+		if unread, _ := body.InMemory(x.req.Body); unread > 0 && unread == x.req.ContentLength {
+			return true
 		}
 	}
-	next, err := p.req.GetBody()
+	next, err := x.req.GetBody()
 	if err == nil && next == nil {
 		err = replay.ErrNoBody
 	}
 	if err != nil {
-		return fault.Usable(err)
+		x.cause = fault.Usable(err)
+		return false
 	}
 	p.next = next
-	return nil
+	return true
 }
 
 // attach gives a its body.
@@ -93,37 +76,25 @@ func (p *payload) again() (again bool) {
 	if p.once == nil {
 		return false
 	}
-	again = p.hold()
-	p.release(again)
+	again = p.once.Hold()
+	p.once.Release(again)
 	return again
 }
 
-// faulty reports whether a one-shot body caused the failure.
-func (p *payload) faulty() bool { return p.once != nil && p.once.AtFault() }
-
-// answered prepares for returning resp: the end of resp is also the end of a
-// request body that the base may still be about to read.
-func (p *payload) answered(resp *http.Response) {
-	if p.once != nil && p.once.Seal(false, false) {
-		body.EndWith(resp, p.once)
-	}
-}
-
-// end closes every body of the request that nothing else closes. failed says
-// that the last of the attempts has failed, panicked that it may not have
-// returned.
-func (p *payload) end(failed, panicked bool, attempts int) {
+// closeBodies closes every body of the request that nothing else closes.
+func (x *exchange) closeBodies() {
+	p := &x.payload
 	if p.next != nil {
 		p.next.Close()
 	}
-	if panicked && p.kind != replay.Once && attempts > 1 && p.given != nil {
+	if !x.done && p.kind != replay.Once && x.call.Attempts > 1 && p.given != nil {
 		p.given.Close()
 	}
-	unused := panicked || attempts == 0
+	unused := !x.done || x.call.Attempts == 0
 	switch {
 	case p.once != nil:
-		p.once.Seal(failed, unused)
+		p.once.Seal(x.last.err != nil, unused)
 	case unused:
-		body.CloseRequest(p.req)
+		body.CloseRequest(x.req)
 	}
 }

@@ -22,23 +22,33 @@ import (
 func (x *exchange) send() {
 	x.last = last{}
 	x.event = decide.Event{}
-	if x.isHooked() {
+	if x.hooked {
 		x.tellAttempt()
 	}
 	if x.timed() {
 		x.last.began = x.beginning()
 	}
-	x.conn.avoid(x.env, x.req.URL)
-	if !x.derives() {
-		x.sending()
-		base := x.base()
+	base := x.env.Base
+	if x.conn.other || x.env.Spares.Some() && x.conn.avoids(x.env, x.req.URL) {
+		base = x.conn.another(x.env, x.req.URL, x.most())
+	}
+	hedges := x.r.Hedge.Share > 0 && x.hedges()
+	var req *http.Request
+	if hedges || x.derives() {
+		req = x.derive()
+	}
+	if x.call.Attempts > 1 {
+		x.r.Metrics.Retry(x.req.Context(), x.decision.reason.String(), x.decision.wait, x.told.fromServer)
+	}
+	x.told.attempted, x.told.pending = true, true
+	if req == nil {
 		x.last.take(base.RoundTrip(x.req))
 		x.learn(base)
 		return
 	}
-	base, req := x.base(), x.derive()
-	x.sending()
-	x.race(base)
+	if hedges {
+		x.race(base)
+	}
 	x.last.awaits = x.bound()
 	x.use(base, req)
 }
@@ -110,25 +120,28 @@ func (j *journey) timed() bool { return j.call.Deadline != 0 || j.r.Timed }
 
 // derives reports whether the next attempt needs a request of its own.
 func (x *exchange) derives() bool {
-	if x.r.Derives || x.hedges() || x.deadline != 0 || x.key != "" || x.payload.kind >= replay.Gotten || x.isHooked() || x.env.Watch&attempt.WatchHandshake != 0 {
+	retry := x.call.Attempts > 1
+	switch {
+	case x.r.Derives || x.deadline != 0, x.hooked, x.conn.other:
+		// It is limited or observed.
+		return true
+	case x.payload.kind >= replay.Gotten, retry && x.payload.kind == replay.Memory:
+		// It gets a body.
+		return true
+	case x.key != "", x.r.RetryHeader != "" && x.number() > 1:
+		// It gets a header.
 		return true
 	}
-	if x.conn.other || x.call.Attempts > 1 && x.payload.kind == replay.Memory || x.r.RetryHeader != "" && x.number() > 1 {
-		return true
-	}
-	return attempt.ChecksInterim(x.req.Context())
+	return x.env.Watch&attempt.WatchHandshake != 0 || attempt.ChecksInterim(x.req.Context())
 }
 
-// number returns the number of the attempt, continuing the count of the
-// incoming request on whose behalf the request is made.
-func (j *journey) number() int { return j.incoming() - 1 + j.call.Attempts }
-
-// incoming returns the number of the incoming attempt, if a header tells it.
-func (j *journey) incoming() int {
+// number returns the number of the attempt. It continues the count of the incoming
+// request on whose behalf the request is made, if a header tells it.
+func (j *journey) number() int {
 	if j.asked == nil || j.r.RetryHeader == "" {
-		return 1
+		return j.call.Attempts
 	}
-	return j.asked.Incoming(j.req.Context())
+	return j.asked.Incoming(j.req.Context()) - 1 + j.call.Attempts
 }
 
 // derive returns a request for the next attempt. It shares with the caller's
@@ -157,17 +170,11 @@ func (x *exchange) late() error {
 	return errDeadline
 }
 
-// base returns the RoundTripper for the next attempt.
-func (x *exchange) base() http.RoundTripper {
-	if !x.conn.other {
-		return x.env.Base
-	}
-	return x.conn.another(x.env, x.req.URL, x.most())
-}
-
 // learn records what the last use of base says about connections.
 func (x *exchange) learn(base http.RoundTripper) {
-	x.conn.used(x.env, x.req.URL, base, x.last.resp)
+	if resp := x.last.resp; x.conn.other || resp != nil && resp.ProtoMajor == 2 && x.env.Spares.Some() {
+		x.conn.used(x.env, x.req.URL, base, resp)
+	}
 }
 
 // doubts records what err, with which the last attempt has failed, says about its

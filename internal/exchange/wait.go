@@ -10,12 +10,11 @@ import (
 	"time"
 
 	"github.com/retrip/retrip/internal/body"
-	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
-	"github.com/retrip/retrip/internal/meter"
+	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/span"
 )
 
@@ -24,71 +23,59 @@ import (
 type place struct {
 	clock
 	r     *Rules
+	rules *decide.Rules // of r, or those for a host without an entry of its own
 	req   *http.Request
 	call  decide.Call
 	host  *host.Entry   // pinned; nil while the host is in no trouble
 	woken chan struct{} // signals that the call must ask again; nil if it can't wait at a gate
-	keyed bool          // call.Gate is known
 	since time.Duration // instant at which the wait at the gate began; 0: there is none
 }
 
-// pin finds the host of the request, if the attempt failed or the host is in
-// trouble. It returns the current instant, or 0 if it didn't look. It must not be
-// inlined, to keep the stack frame of judge small.
+// pin finds the host of the request, which has failed. It returns the current instant. It
+// must not be inlined, to keep the stack frame of weigh small.
 //
 //go:noinline
-func (p *place) pin(failed bool) time.Duration {
-	if !failed && p.env.Hosts.Calm(&host.Lookup{URL: p.req.URL}) {
-		return 0
-	}
+func (p *place) pin() time.Duration {
 	now := p.now()
-	if key := hostkey.Of(p.req.URL); failed {
-		if hostkey.IsLong(p.req.URL) {
-			// A new entry keeps the key, and with it the string of the URL.
-			key = key.Clone()
-		}
-		p.host = p.env.Hosts.PinNew(key, now)
-	} else {
-		p.host = p.env.Hosts.PinGood(key, now)
+	key := hostkey.Of(p.req.URL)
+	if hostkey.IsLong(p.req.URL) {
+		// A new entry keeps the key, and with it the string of the URL.
+		key = key.Clone()
 	}
+	p.at(p.env.Hosts.PinNew(key, now))
 	return now
 }
 
-// rules returns the rules that the request follows at its host.
-func (p *place) rules() *decide.Rules {
-	if p.host != nil && p.host.Others {
-		return p.othersRules()
-	}
-	return &p.r.Rules
-}
-
-// othersRules must not be inlined: the stack frame of every request that waits
-// would then hold a copy of its rules.
+// look finds the host of the request with pin, if the host may be in trouble. It returns
+// the current instant, or 0 if it isn't.
 //
 //go:noinline
-func (p *place) othersRules() *decide.Rules { return p.r.ForOthers() }
+func (p *place) look(pin func(*host.Table, hostkey.Key, time.Duration) *host.Entry) time.Duration {
+	if p.env.Hosts.Calm(&host.Lookup{URL: p.req.URL}) {
+		return 0
+	}
+	now := p.now()
+	p.at(pin(&p.env.Hosts, hostkey.Of(p.req.URL), now))
+	return now
+}
 
-// nameGate calls Gate.Key for the request, the first time that the gate matters.
-func (p *place) nameGate() {
-	if p.r.Gate && !p.keyed {
-		p.call.Gate, p.keyed = p.r.Asks.GateName(p.req), true
+// at makes e, which may be nil, the host of the request.
+func (p *place) at(e *host.Entry) {
+	p.host = e
+	switch {
+	case e == nil:
+	case e.Others:
+		p.rules = p.r.ForOthers()
+	case p.r.Gate:
+		p.call.Gate = p.r.Asks.GateName(p.req)
 	}
 }
 
-// mayQueue prepares p for a wait at the gate.
-func (p *place) mayQueue() {
-	if p.r.Gate && p.woken == nil {
-		p.woken = make(chan struct{}, 1)
-		p.call.Waiter = p.woken
-	}
-	p.nameGate()
-}
-
-// wakeOthers wakes the calls that must ask h again, if there are any. Each
-// channel has room for one wake-up. One is enough, because the call asks again
-// after it has received that wake-up.
-func wakeOthers(h *host.Record, any bool) {
-	for any {
+// wakeOthers wakes the calls that must ask h again. Each channel has room for one
+// wake-up. One is enough, because the call asks again after it has received that
+// wake-up.
+func wakeOthers(h *host.Record) {
+	for {
 		woken, ok := h.Woken().(chan struct{})
 		if !ok {
 			return
@@ -181,40 +168,26 @@ func (j *journey) usual() time.Duration {
 	return min(j.env.now()-j.last.began, j.r.turns().Slow/3*4)
 }
 
-// startWait starts the timer of a wait. Before a retry, it also drops the outcome in
-// hand, unless the next attempt would get no body.
-func (x *exchange) startWait() (timer *time.Timer, ok bool) {
+// wait waits as the last action says, and returns what has happened. Before a retry, it
+// drops the outcome in hand, unless the next attempt would get no body. A request spends
+// its time here.
+func (x *exchange) wait() decide.Kind {
 	a := &x.action
 	if a.Reason != decide.None {
-		if !x.renew() {
-			return nil, false
+		if x.payload.kind != replay.None && !x.renew() {
+			return decide.NoBody
 		}
 		x.goOn()
 	}
+	var timer *time.Timer
 	if a.Do == decide.Sleep && a.Wait > 0 && a.Wait < span.Forever {
 		timer = time.NewTimer(a.Wait)
 	}
 	if x.last.held {
 		x.discard(a.Wait)
 	}
-	return timer, true
-}
-
-// renew gets the body of the next attempt, while the response in hand can still be
-// returned if there is none.
-func (x *exchange) renew() bool {
-	if x.event.Kind == decide.Heard && x.payload.once != nil && !x.payload.again() {
-		// While the account was asked, the base has read more of the body than is kept.
-		return false
-	}
-	x.cause = x.payload.renew(x.last.unsent(x.env.Inner))
-	return x.cause == nil
-}
-
-// pause waits, and returns what has happened.
-func (x *exchange) pause(timer *time.Timer) decide.Kind {
 	var woken <-chan struct{}
-	if x.action.AtGate {
+	if a.AtGate {
 		woken = x.woken
 	}
 	gone := x.sleep(timer, woken)
@@ -261,7 +234,7 @@ func (x *exchange) timeQueue(now time.Duration) {
 
 // discard drains the response in hand before a wait.
 func (x *exchange) discard(wait time.Duration) {
-	resp := x.release()
+	resp := x.forget(x.last.resp)
 	if body.CloseLocal(resp) {
 		return
 	}
@@ -270,39 +243,13 @@ func (x *exchange) discard(wait time.Duration) {
 		// The attempt gets half of what is left.
 		most = min(most, max(wait, (x.call.Deadline-x.now())/2))
 	}
-	body.Discard(x.req.Context(), legacyCancel(x.req), resp, x.start(), most)
+	body.Discard(x.req.Context(), legacyCancel(x.req), resp, x.started, most)
 }
 
-// release returns the response in hand, which the caller must discard.
-func (j *journey) release() *http.Response {
-	resp := j.last.resp
-	j.forget(resp)
-	return resp
-}
-
-// forget drops resp, but for what seen keeps of it.
-func (j *journey) forget(resp *http.Response) {
+// forget drops resp, but for what seen keeps of it, and returns it: the caller must
+// discard what is in hand.
+func (j *journey) forget(resp *http.Response) *http.Response {
 	j.seen = seen{resp.StatusCode, resp.Header}
 	j.last.resp, j.last.held, j.last.discarded = nil, false, true
-}
-
-// holds maps what forbids hedges to a host to the reason for metrics.
-var holds = [...]int{decide.OfTokens: meter.SkipTokens, decide.OfPause: meter.SkipPaused, decide.OfGate: meter.SkipGate, decide.OfBreaker: meter.SkipBreaker}
-
-// forbids reports whether anything but the rule forbids a hedge, and what.
-func (c *race) forbids() (reason int, forbidden bool) {
-	p := place{clock: c.clock, r: c.r, req: c.req}
-	key, now := hostkey.Of(c.req.URL), c.env.now()
-	record := new(host.Record)
-	if p.host = c.env.Hosts.Look(key, now); p.host != nil {
-		record = &p.host.Record
-		p.nameGate()
-	}
-	if hold := p.rules().HoldsHedge(record, p.call.Gate, now); hold != decide.NoHold {
-		return holds[hold], true
-	}
-	if c.env.Fleet != nil && c.r.Fleet != 0 {
-		forbidden, _ = c.env.Fleet.Forbids(key, c.r.Fleet, chance.Draw())
-	}
-	return meter.SkipFleet, forbidden
+	return resp
 }
