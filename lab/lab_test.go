@@ -88,7 +88,7 @@ func TestFaults(t *testing.T) {
 		requests = 300
 	}
 	for _, p := range Protos {
-		t.Run(string(p), func(t *testing.T) {
+		t.Run(p.String(), func(t *testing.T) {
 			t.Log("bare:")
 			bare, _ := trial(t, p, requests, func(base *http.Transport) http.RoundTripper { return base })
 			t.Log("wrapped:")

@@ -14,37 +14,22 @@ import (
 	"net/http/httptest"
 	"os"
 	"sync/atomic"
+
+	"github.com/retrip/retrip/internal/memhttp"
 )
 
 // Proto is the protocol between client and server.
-type Proto string
+type Proto = memhttp.Proto
 
 // The protocols; a server speaks only one.
 const (
-	HTTP1 Proto = "HTTP/1.1"
-	HTTP2 Proto = "HTTPS+HTTP/2"
-	H2C   Proto = "h2c"
+	HTTP1 = memhttp.HTTP1
+	HTTP2 = memhttp.HTTP2
+	H2C   = memhttp.H2C
 )
 
 // Protos lists all protocols.
 var Protos = []Proto{HTTP1, HTTP2, H2C}
-
-// Protocols returns p in the form that transports and servers take.
-func (p Proto) Protocols() *http.Protocols {
-	var ps http.Protocols
-	ps.SetHTTP1(p == HTTP1)
-	ps.SetHTTP2(p == HTTP2)
-	ps.SetUnencryptedHTTP2(p == H2C)
-	return &ps
-}
-
-// Scheme returns the URL scheme.
-func (p Proto) Scheme() string {
-	if p == HTTP2 {
-		return "https"
-	}
-	return "http"
-}
 
 // Serve starts a server for h on loopback. The caller closes it.
 func Serve(p Proto, h http.Handler) *httptest.Server {

@@ -254,7 +254,7 @@ func TestNginx_ConnectionsEnd(t *testing.T) {
 		p       Proto
 		options string
 	}{{HTTP1, ""}, {HTTP2, "ssl http2"}, {H2C, "http2"}} {
-		t.Run(string(tt.p), func(t *testing.T) {
+		t.Run(tt.p.String(), func(t *testing.T) {
 			_, addr := startNginx(t, tt.options, "keepalive_requests 10; keepalive_timeout 50ms;")
 			url := tt.p.Scheme() + "://" + addr + "/"
 			policy := stubborn
@@ -281,7 +281,7 @@ func TestNginx_Reload(t *testing.T) {
 		p       Proto
 		options string
 	}{{HTTP1, ""}, {HTTP2, "ssl http2"}} {
-		t.Run(string(tt.p), func(t *testing.T) {
+		t.Run(tt.p.String(), func(t *testing.T) {
 			d, addr := startNginx(t, tt.options, "")
 			reload := func() {
 				for range 5 {

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http/httptrace"
 	"os"
 	"reflect"
 	"runtime"
@@ -329,38 +328,5 @@ func TestConn_Concurrent(t *testing.T) {
 		w.play("s writeMuch")
 		assert.EqualValues(t, size, <-sums+<-sums)
 		wg.Wait()
-	}
-}
-
-// The differences that the documentation of Conn and Listener.Dial lists.
-func TestConn_UnlikePackageNet(t *testing.T) {
-	t.Parallel()
-	for _, w := range []*world{worldOfNet(t), worldInMemory(t)} {
-		defer w.listener.Close()
-		var hooks []string
-		c, err := w.dial(httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
-			ConnectStart: func(string, string) { hooks = append(hooks, "start") },
-			ConnectDone:  func(string, string, error) { hooks = append(hooks, "done") },
-		}))
-		require.NoError(t, err)
-		defer c.Close()
-		_, readerFrom := c.(io.ReaderFrom)
-		_, writerTo := c.(io.WriterTo)
-		_, raw := c.(syscall.Conn)
-		methods := []bool{readerFrom, writerTo, raw}
-		if _, memory := c.(*Conn); !memory {
-			assert.Equal(t, []string{"start", "done"}, hooks)
-			assert.Equal(t, []bool{true, true, true}, methods)
-			continue
-		}
-		assert.Empty(t, hooks)
-		assert.Equal(t, []bool{false, false, false}, methods)
-		n, err := c.Write(flood[:bufferSize])
-		assert.NoError(t, err)
-		assert.Equal(t, bufferSize, n)
-		require.NoError(t, c.SetWriteDeadline(time.Now().Add(time.Millisecond)))
-		n, err = c.Write(flood[:1])
-		assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
-		assert.Zero(t, n)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"fmt"
 	"log"
 	"math/big"
 	"net"
@@ -33,23 +32,20 @@ const (
 )
 
 // String returns the protocol's name in a form suited to subtest names.
-func (p Proto) String() string {
-	switch p {
-	case HTTP1:
-		return "HTTP1"
-	case HTTPS:
-		return "HTTPS"
-	case HTTP2:
-		return "HTTP2"
-	case H2C:
-		return "H2C"
-	}
-	return fmt.Sprintf("Proto(%d)", int(p))
-}
+func (p Proto) String() string { return [...]string{"HTTP1", "HTTPS", "HTTP2", "H2C"}[p] }
 
 func (p Proto) tls() bool { return p == HTTPS || p == HTTP2 }
 
-func (p Proto) protocols() *http.Protocols {
+// Scheme returns the URL scheme.
+func (p Proto) Scheme() string {
+	if p.tls() {
+		return "https"
+	}
+	return "http"
+}
+
+// Protocols returns p in the form that transports and servers take.
+func (p Proto) Protocols() *http.Protocols {
 	var ps http.Protocols
 	ps.SetHTTP1(p == HTTP1 || p == HTTPS)
 	ps.SetHTTP2(p == HTTP2)
@@ -81,7 +77,7 @@ type Server struct {
 func NewServer(t testing.TB, proto Proto, h http.Handler) *Server {
 	t.Helper()
 	l := Listen()
-	s := &Server{URL: "http://" + l.Addr().String(), Listener: l, proto: proto}
+	s := &Server{URL: proto.Scheme() + "://" + l.Addr().String(), Listener: l, proto: proto}
 	s.http = &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			// An HTTP/2 handler outlives its connection's goroutine.
@@ -92,11 +88,10 @@ func NewServer(t testing.TB, proto Proto, h http.Handler) *Server {
 		ConnState:   s.connState,
 		ConnContext: withConn,
 		ErrorLog:    log.New(t.Output(), "", 0),
-		Protocols:   proto.protocols(),
+		Protocols:   proto.Protocols(),
 	}
 	serve := func() error { return s.http.Serve(l) }
 	if proto.tls() {
-		s.URL = "https://" + l.Addr().String()
 		s.http.TLSConfig = &tls.Config{Certificates: []tls.Certificate{Certificate()}}
 		serve = func() error { return s.http.ServeTLS(l, "", "") }
 	}
@@ -113,7 +108,7 @@ func NewServer(t testing.TB, proto Proto, h http.Handler) *Server {
 // the server, with its protocol. With TLS it trusts [Certificate]. The caller may
 // modify the transport before its first use.
 func (s *Server) Transport() *http.Transport {
-	tr := &http.Transport{DialContext: s.Listener.Dial, Protocols: s.proto.protocols()}
+	tr := &http.Transport{DialContext: s.Listener.Dial, Protocols: s.proto.Protocols()}
 	if s.proto.tls() {
 		tr.TLSClientConfig = &tls.Config{RootCAs: Roots()}
 	}
