@@ -22,57 +22,64 @@ type hedgeCase struct {
 	scenario sim.Scenario
 }
 
-// hedgeTables are the tables of hedges, by name: their cases for a fleet of so many
-// clients, and their columns.
-var hedgeTables = map[string]struct {
-	cases   func(clients int) []hedgeCase
-	columns []hedgeColumn
-}{
-	"tails":    {hedgeTails, []hedgeColumn{hedgeP99, hedgeP999, hedgeExtra, hedgeWon}},
-	"load":     {hedgeLoads, []hedgeColumn{hedgeSuccess, hedgeP99, hedgeExtra, hedgeWon}},
-	"recovery": {hedgeRecoveries, []hedgeColumn{hedgeRecovery, hedgeExtra}},
-	"failures": {hedgeFailures, []hedgeColumn{hedgeSuccess, hedgeP99, hedgeExtra}},
-	"drift":    {hedgeDrift, hedgeWindows},
+// hedgeTables are the columns of the tables of hedges, by name.
+var hedgeTables = map[string][]hedgeColumn{
+	"tails":    {hedgeP99, hedgeP999, hedgeExtra, hedgeWon},
+	"load":     {hedgeSuccess, hedgeP99, hedgeExtra, hedgeWon},
+	"recovery": {hedgeRecovery, hedgeExtra},
+	"failures": {hedgeSuccess, hedgeP99, hedgeExtra},
+	"drift":    hedgeWindows,
 }
 
-func hedgeTails(clients int) []hedgeCase {
-	var list []hedgeCase
-	add := func(name string, change func(*sim.Scenario)) {
-		s := sim.Stalls(clients)
+// hedgeCases returns the cases of a table for a fleet of so many clients.
+func hedgeCases(table string, clients int) (list []hedgeCase) {
+	add := func(s sim.Scenario, change func(*sim.Scenario), name string, args ...any) {
 		change(&s)
-		list = append(list, hedgeCase{name, s})
+		list = append(list, hedgeCase{fmt.Sprintf(name, args...), s})
 	}
-	add("1 % of the answers stall", func(*sim.Scenario) {})
-	add("5 % of the answers stall", func(s *sim.Scenario) { s.Backend.Latency.StallShare = 0.05 })
-	add("one of ten backends takes ten times as long", func(s *sim.Scenario) {
-		s.Backend.Instances, s.Backend.Slow, s.Backend.SlowBy = 10, 1, 10
-	})
-	add("all answers take three times as long from the 100th second on", func(s *sim.Scenario) {
-		s.Trigger = sim.Trigger{At: 100 * time.Second, For: s.Horizon - 100*time.Second, Latency: 3}
-	})
-	add("1 % of the requests stall, whoever answers", func(s *sim.Scenario) { s.Backend.Latency.StallSticks = true })
-	add("no stalls", func(s *sim.Scenario) { s.Backend.Latency.StallShare = 0 })
-	return list
-}
-
-func hedgeLoads(clients int) []hedgeCase {
-	var list []hedgeCase
-	for _, balance := range []struct {
-		name    string
-		shorter bool
-		loads   []float64
-	}{{"random choice", false, []float64{0.7, 0.8, 0.85, 0.9}}, {"the shorter of two queues", true, []float64{0.8, 0.85, 0.9}}} {
-		for _, load := range balance.loads {
-			s := sim.TenBackends(clients).LoadOf(load)
-			s.Backend.Latency = sim.Latency{Median: 20 * time.Millisecond, Spread: 0.4}
-			s.Backend.ShorterOfTwo, s.WarmUp = balance.shorter, 150*time.Second
-			list = append(list, hedgeCase{fmt.Sprintf("ten backends, %s, %v %% load", balance.name, percent(load)), s})
+	stalls, brownout := sim.Stalls(clients), stalling(clients)
+	switch table {
+	case "tails":
+		add(stalls, func(*sim.Scenario) {}, "1 %% of the answers stall")
+		add(stalls, func(s *sim.Scenario) { s.Backend.Latency.StallShare = 0.05 }, "5 %% of the answers stall")
+		add(stalls, func(s *sim.Scenario) {
+			s.Backend.Instances, s.Backend.Slow, s.Backend.SlowBy = 10, 1, 10
+		}, "one of ten backends takes ten times as long")
+		add(stalls, func(s *sim.Scenario) {
+			s.Trigger = sim.Trigger{At: 100 * time.Second, For: s.Horizon - 100*time.Second, Latency: 3}
+		}, "all answers take three times as long from the 100th second on")
+		add(stalls, func(s *sim.Scenario) { s.Backend.Latency.StallSticks = true }, "1 %% of the requests stall, whoever answers")
+		add(stalls, func(s *sim.Scenario) { s.Backend.Latency.StallShare = 0 }, "no stalls")
+	case "load":
+		for _, balance := range []struct {
+			name    string
+			shorter bool
+			loads   []float64
+		}{{"random choice", false, []float64{0.7, 0.8, 0.85, 0.9}}, {"the shorter of two queues", true, []float64{0.8, 0.85, 0.9}}} {
+			for _, load := range balance.loads {
+				add(sim.TenBackends(clients).LoadOf(load), func(s *sim.Scenario) {
+					s.Backend.Latency = sim.Latency{Median: 20 * time.Millisecond, Spread: 0.4}
+					s.Backend.ShorterOfTwo, s.WarmUp = balance.shorter, 150*time.Second
+				}, "ten backends, %s, %v %% load", balance.name, percent(load))
+			}
 		}
-	}
-	for _, load := range []float64{0.8, 0.9, 0.95} {
-		s := stalling(clients).LoadOf(load)
-		s.WarmUp, s.Horizon, s.Trigger = 150*time.Second, 300*time.Second, sim.Trigger{}
-		list = append(list, hedgeCase{fmt.Sprintf("ten workers, 1 %% stalls, %v %% load", percent(load)), s})
+		for _, load := range []float64{0.8, 0.9, 0.95} {
+			add(brownout.LoadOf(load), func(s *sim.Scenario) {
+				s.WarmUp, s.Horizon, s.Trigger = 150*time.Second, 300*time.Second, sim.Trigger{}
+			}, "ten workers, 1 %% stalls, %v %% load", percent(load))
+		}
+	case "recovery":
+		for _, load := range []float64{0.7, 0.8, 0.9, 0.95} {
+			add(brownout.LoadOf(load), func(*sim.Scenario) {}, "a third of the capacity for 10 s, %v %% load", percent(load))
+		}
+	case "failures":
+		for _, share := range []float64{0.1, 0.2, 0.3} {
+			add(stalls, func(s *sim.Scenario) { s.Backend.FailureRate = share }, "%v %% of the attempts fail, 1 %% stall", percent(share))
+		}
+	case "drift":
+		add(stalls, func(s *sim.Scenario) {
+			s.WarmUp, s.Trigger = 0, sim.Trigger{At: 100 * time.Second, For: 10 * time.Second, Latency: 10}
+		}, "ten times as long from the 100th to the 110th second")
 	}
 	return list
 }
@@ -83,31 +90,6 @@ func stalling(clients int) sim.Scenario {
 	s.Fleet.Clients, s.Horizon, s.Trigger.At = clients, 190*time.Second, 60*time.Second
 	s.Backend.Latency = sim.Latency{Median: 20 * time.Millisecond, Spread: 0.4, StallShare: 0.01, StallMedian: 200 * time.Millisecond, StallSpread: 0.3}
 	return s
-}
-
-func hedgeRecoveries(clients int) []hedgeCase {
-	var list []hedgeCase
-	for _, load := range []float64{0.7, 0.8, 0.9, 0.95} {
-		s := stalling(clients).LoadOf(load)
-		list = append(list, hedgeCase{fmt.Sprintf("a third of the capacity for 10 s, %v %% load", percent(load)), s})
-	}
-	return list
-}
-
-func hedgeFailures(clients int) []hedgeCase {
-	var list []hedgeCase
-	for _, share := range []float64{0.1, 0.2, 0.3} {
-		s := sim.Stalls(clients)
-		s.Backend.FailureRate = share
-		list = append(list, hedgeCase{fmt.Sprintf("%v %% of the attempts fail, 1 %% stall", percent(share)), s})
-	}
-	return list
-}
-
-func hedgeDrift(clients int) []hedgeCase {
-	s := sim.Stalls(clients)
-	s.WarmUp, s.Trigger = 0, sim.Trigger{At: 100 * time.Second, For: 10 * time.Second, Latency: 10}
-	return []hedgeCase{{"ten times as long from the 100th to the 110th second", s}}
 }
 
 // hedgeColumn is a figure of a case for each way to hedge.
@@ -126,7 +108,8 @@ var (
 		of: func(_ *sim.Scenario, r *sim.Result) float64 { return r.Percentile(0.999).Seconds() * 1000 }}
 	hedgeExtra = hedgeColumn{name: "hedges", format: "%.1f %%",
 		of: func(s *sim.Scenario, r *sim.Result) float64 {
-			return 100 * hedgesBetween(r, s.WarmUp, s.Horizon) / requestsBetween(r, s.WarmUp, s.Horizon)
+			requests := sumBetween(r, s.WarmUp, s.Horizon, func(p sim.Point) int32 { return p.Requests })
+			return 100 * hedgesBetween(r, s.WarmUp, s.Horizon) / max(1, requests)
 		}}
 	hedgeWon = hedgeColumn{name: "won", format: "%.0f %%",
 		of: func(_ *sim.Scenario, r *sim.Result) float64 {
@@ -149,10 +132,6 @@ func hedgesIn(name string, from, to int) hedgeColumn {
 
 func hedgesBetween(r *sim.Result, from, to time.Duration) float64 {
 	return sumBetween(r, from, to, func(p sim.Point) int32 { return p.Hedges })
-}
-
-func requestsBetween(r *sim.Result, from, to time.Duration) float64 {
-	return max(1, sumBetween(r, from, to, func(p sim.Point) int32 { return p.Requests }))
 }
 
 func sumBetween(r *sim.Result, from, to time.Duration, of func(sim.Point) int32) (sum float64) {
@@ -194,7 +173,7 @@ func hedges(f *flags) work {
 	f.Uint64Var(&seed, "seed", seed, "seed of the random numbers")
 	f.repeats(3)
 	return func(ctx context.Context, progress func(float64)) (*report, error) {
-		what, ok := hedgeTables[table]
+		columns, ok := hedgeTables[table]
 		if !ok {
 			return nil, fmt.Errorf("-table is %q: it must be one of %s", table, strings.Join(names, ", "))
 		}
@@ -215,7 +194,7 @@ func hedges(f *flags) work {
 		var cases []hedgeCase
 		var all []sim.Scenario
 		for _, n := range clients {
-			for _, c := range what.cases(n) {
+			for _, c := range hedgeCases(table, n) {
 				if !strings.Contains(c.name, *only) {
 					continue
 				}
@@ -236,7 +215,7 @@ func hedges(f *flags) work {
 		}
 		r := &report{title: "hedges: " + table, table: [][]string{{"case", "clients"}},
 			notes: []string{fmt.Sprintf("%s; the medians of %d runs, but of success the lowest; retrip's default policy, but for hedges", strings.Join(tried, " / "), f.runs)}}
-		for _, c := range what.columns {
+		for _, c := range columns {
 			r.table[0] = append(r.table[0], c.name)
 		}
 		var cells []hedgeCell
@@ -248,7 +227,7 @@ func hedges(f *flags) work {
 				groups[i] = append(groups[i], results[(i*len(ways)+j)*f.runs:][:f.runs])
 				cells = append(cells, hedgeCell{c.name, c.scenario.Fleet.Clients, ways[j].name, map[string]float64{}})
 			}
-			for _, column := range what.columns {
+			for _, column := range columns {
 				var texts []string
 				for j, group := range groups[i] {
 					x := column.in(&c.scenario, group)
