@@ -49,7 +49,6 @@ type ConnFault struct {
 // FaultKind is a kind of fault of a connection.
 type FaultKind uint8
 
-// The kinds of faults.
 const (
 	Sound     FaultKind = iota
 	Resets              // both ends get a reset
@@ -70,7 +69,6 @@ type Outage struct {
 // OutageKind is a kind of outage.
 type OutageKind uint8
 
-// The kinds of outages.
 const (
 	Unavailable OutageKind = iota // each request gets a 503, unprocessed
 	Throttling                    // each request gets a 429, unprocessed
@@ -117,7 +115,6 @@ type Policy struct {
 // Classify is a kind of Policy.Classify.
 type Classify uint8
 
-// The kinds of Classify.
 const (
 	NoClassify   Classify = iota
 	RetriesTeas           // 418 is Retryable
@@ -129,7 +126,6 @@ const (
 // Idempotent is a kind of Policy.Idempotent.
 type Idempotent uint8
 
-// The kinds of Idempotent.
 const (
 	NoIdempotent Idempotent = iota
 	NeverIdempotent
@@ -181,7 +177,6 @@ type Call struct {
 // Panic is a hook, or a function of the policy, that panics.
 type Panic uint8
 
-// What panics.
 const (
 	NoPanic Panic = iota
 	AtAttempt
@@ -197,7 +192,6 @@ const (
 // Hints is what a Got1xxResponse does.
 type Hints uint8
 
-// What a Got1xxResponse does.
 const (
 	NoHints Hints = iota
 	AcceptsHints
@@ -208,7 +202,6 @@ const (
 // BodyKind is a kind of request body.
 type BodyKind uint8
 
-// The kinds of request bodies.
 const (
 	NoBody    BodyKind = iota
 	Bytes              // with GetBody, as http.NewRequest makes it
@@ -224,7 +217,6 @@ const (
 // Reading is how a caller reads the response.
 type Reading uint8
 
-// The ways to read.
 const (
 	ReadsAll Reading = iota
 	ReadsPart
@@ -257,7 +249,6 @@ type Step struct {
 // Ending is what follows the body of a response.
 type Ending uint8
 
-// What may follow a body.
 const (
 	NoTrailer Ending = iota
 	Announced        // a trailer that the header names
@@ -268,7 +259,6 @@ const (
 // StepKind is a kind of Step.
 type StepKind uint8
 
-// The kinds of steps.
 const (
 	Answers    StepKind = iota
 	Hangs               // no response until the client goes
@@ -283,7 +273,6 @@ const (
 // Word is a form in which a server asks for a wait.
 type Word uint8
 
-// The forms.
 const (
 	Silence   Word = iota
 	Seconds        // Retry-After: 2
@@ -303,7 +292,6 @@ const (
 // RangeKind is how a server responds to a request for a part.
 type RangeKind uint8
 
-// The kinds of responses to requests for a part.
 const (
 	RightRange    RangeKind = iota
 	IgnoresRange            // 200 with everything
@@ -330,7 +318,6 @@ type Operation struct {
 // OperationKind is a kind of Operation.
 type OperationKind uint8
 
-// The kinds of operations.
 const (
 	Looks OperationKind = iota // HostStates and HostState
 	Gathers
@@ -355,7 +342,6 @@ type Answer struct {
 // Lie is an impossible level of an account.
 type Lie uint8
 
-// The lies.
 const (
 	Truth Lie = iota
 	Negative
