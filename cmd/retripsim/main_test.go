@@ -168,8 +168,10 @@ func TestStadiumFlags(t *testing.T) {
 	assert.Positive(t, plain.Retries)
 	assert.Zero(t, results("-max-wait 2s").Retries)
 	assert.Less(t, results("-gate").Fetches, plain.Fetches)
-	// soon counts the retries in the first second.
+	// soon counts the retries in the first second. Players retry later after a 429 without
+	// Retry-After than after such a 503, because of ThrottleBase.
 	const soon = "-retry-after 0s -at 0s -horizon 1s -refusal "
+	assert.Equal(t, results(soon+"503"), results(soon+"0"), "the default")
 	assert.Less(t, results(soon+"429").Retries, results(soon+"503").Retries)
 	assert.Less(t, results(soon+"429 -throttle-base 4s").Retries, results(soon+"429").Retries)
 	assert.Equal(t, results(soon+"429 -throttle-base -1ns"), results(soon+"503"))

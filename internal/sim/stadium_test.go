@@ -83,28 +83,6 @@ func TestStadiumHeedsRetryAfter(t *testing.T) {
 	assert.LessOrEqual(t, r.Retries, int64(m.Players), "one retry in 30 s")
 }
 
-// Players retry later after a 429 without Retry-After than after such a 503,
-// because of ThrottleBase.
-func TestStadiumThrottles(t *testing.T) {
-	// soon returns the number of retries in the first second.
-	soon := func(refusal int, throttleBase time.Duration) int64 {
-		m := small()
-		m.At, m.For = 0, 0
-		m.Capacity = 50_000
-		m.RetryAfter = 0
-		m.Refusal = refusal
-		m.Horizon = time.Second
-		m.Policy.Retry.Backoff.ThrottleBase = throttleBase
-		return watch(t, m).Retries
-	}
-	unavailable := soon(503, 0)
-	assert.Positive(t, unavailable)
-	assert.Equal(t, unavailable, soon(0, 0), "503 is the default")
-	assert.Equal(t, unavailable, soon(429, retrip.Off), "a base of 100 ms for both")
-	assert.Less(t, soon(429, 0), unavailable*2/3)
-	assert.Less(t, soon(429, 4*time.Second), soon(429, 0)/2)
-}
-
 // With a breaker that opens at once, players that met the blip fail fast from
 // then on.
 func TestStadiumBreaker(t *testing.T) {
