@@ -31,7 +31,7 @@ import (
 
 // TestResume_LyingServers: whatever a server answers to the request for the
 // rest, the reader gets the representation that it began with, or an error
-// after a part of it.
+// after a part of it. Package resume has more forms of each lie.
 //
 //retrip:promise P20
 func TestResume_LyingServers(t *testing.T) {
@@ -70,29 +70,15 @@ func TestResume_LyingServers(t *testing.T) {
 		{name: "another entity under another ETag", lie: all(set("ETag", `"b"`), content(other[cut:]))},
 		{name: "another entity, and no ETag", lie: all(del("ETag"), content(other[cut:]))},
 		{name: "another entity under a weak ETag", lie: all(set("ETag", `W/"a"`), content(other[cut:]))},
-		{name: "two ETags", lie: func(r *http.Response) { r.Header.Add("ETag", `"b"`) }},
 		{name: "ETag of the same letters without quotes", lie: set("ETag", "a")},
 		{name: "no Content-Range", lie: del("Content-Range")},
-		{name: "two Content-Ranges", lie: func(r *http.Response) { r.Header.Add("Content-Range", "bytes 0-1/2") }},
-		{name: "Content-Range without total", lie: cr("bytes %d-%d", cut, size-1)},
 		{name: "unknown total", lie: cr("bytes %d-%d/*", cut, size-1), good: true},
-		{name: "another total", lie: cr("bytes %d-%d/%d", cut, size-1, size+1)},
-		{name: "total smaller than the range", lie: cr("bytes %d-%d/%d", cut, size-1, cut)},
-		{name: "another unit", lie: cr("pages %d-%d/%d", cut, size-1, size)},
 		{name: "no unit", lie: cr("%d-%d/%d", cut, size-1, size)},
-		{name: "signs", lie: cr("bytes +%d-%d/%d", cut, size-1, size)},
-		{name: "spaces", lie: cr("bytes %d - %d / %d", cut, size-1, size)},
-		{name: "leading zeros", lie: cr("bytes 0%d-%d/%d", cut, size-1, size)},
-		{name: "overflow", lie: cr("bytes %d-99999999999999999999/%d", cut, size)},
-		{name: "backwards", lie: cr("bytes %d-%d/%d", size-1, cut, size)},
-		{name: "unsatisfied", lie: cr("bytes */%d", size)},
-		{name: "empty Content-Range", lie: cr("")},
 		{name: "begins later", lie: all(cr("bytes %d-%d/%d", cut+1, size-1, size), content(data[cut+1:]))},
 		{name: "begins far too early", lie: all(cr("bytes %d-%d/%d", cut-64<<10-1, size-1, size), content(data[cut-64<<10-1:]))},
 		{name: "begins at its block", lie: all(cr("bytes %d-%d/%d", 64<<10, size-1, size), content(data[64<<10:])), good: true},
 		{name: "begins at 0", lie: all(cr("bytes 0-%d/%d", size-1, size), content(data))},
 		{name: "ends before it helps", lie: all(cr("bytes 0-%d/%d", cut-1, size), content(data[:cut]))},
-		{name: "ends beyond the end", lie: all(cr("bytes %d-%d/*", cut, size), content(append(bytes.Clone(data[cut:]), 0)))},
 		{name: "shorter range", lie: all(cr("bytes %d-%d/%d", cut, 2*cut-1, size), content(data[cut:2*cut])), good: true},
 		{name: "length unlike the range", lie: content(data[cut+1:])},
 		{name: "length unknown", lie: func(r *http.Response) { r.ContentLength = -1 }},
@@ -105,22 +91,15 @@ func TestResume_LyingServers(t *testing.T) {
 		{name: "decoded on the way", lie: func(r *http.Response) { r.Uncompressed = true }},
 		{name: "multipart/byteranges", lie: set("Content-Type", "multipart/byteranges; boundary=x")},
 		{name: "200 of another entity", lie: all(whole, set("ETag", `"b"`), content(other))},
-		{name: "200 of another entity without ETag", lie: all(whole, del("ETag"), content(other))},
-		{name: "200 of another length", lie: all(whole, content(append(bytes.Clone(data), 0)))},
-		{name: "200 of unknown length", lie: all(whole, func(r *http.Response) { r.ContentLength = -1 })},
 		{name: "200 that is gzip", lie: all(whole, set("Content-Encoding", "gzip"))},
 		{name: "200 of the same, little to skip", lie: whole, good: true},
 		{name: "200 of the same, much to skip", lie: whole, at: 1<<20 + 1},
 		{name: "206 of nothing", lie: func(r *http.Response) { r.Body = http.NoBody }},
 		{name: "no body at all", lie: func(r *http.Response) { r.Body = nil }},
 		{name: "204", lie: all(status(204), content(nil))},
-		{name: "304", lie: all(status(304), content(nil))},
 		{name: "302", lie: all(status(302), set("Location", "/other"), content(other[cut:]))},
 		{name: "404", lie: all(status(404), content(other[cut:]))},
-		{name: "412", lie: all(status(412), content(nil))},
 		{name: "416", lie: all(status(416), cr("bytes */%d", size), content(nil))},
-		{name: "416 that says that all is there", lie: all(status(416), cr("bytes */%d", cut), content(nil))},
-		{name: "203", lie: all(status(203), content(other[cut:]))},
 	} {
 		bubble(t, c.name, func(t *testing.T) {
 			at := cut

@@ -27,10 +27,6 @@ import (
 // skipped.
 func TestResume_RestStalls(t *testing.T) {
 	data := randomBytes(300<<10, 1)
-	peek := func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
-		_, _ = retrip.Peek(resp, 100)
-		return retrip.ByRule
-	}
 	whole := func(i int, resp *http.Response) {
 		if i > 0 {
 			resp.StatusCode, resp.ContentLength, resp.Body = 200, int64(len(data)), io.NopCloser(bytes.NewReader(data))
@@ -51,10 +47,10 @@ func TestResume_RestStalls(t *testing.T) {
 		"plain":                  {},
 		"WholeBody":              {policy: retrip.Policy{WholeBody: 64 << 10}},
 		"WholeBody of much":      {policy: retrip.Policy{WholeBody: 100 << 10}},
-		"Peek":                   {policy: retrip.Policy{Classify: peek}},
-		"WholeBody and Peek":     {policy: retrip.Policy{WholeBody: 64 << 10, Classify: peek}},
+		"Peek":                   {policy: retrip.Policy{Classify: peeks}},
+		"WholeBody and Peek":     {policy: retrip.Policy{WholeBody: 64 << 10, Classify: peeks}},
 		"skip of a block":        {lie: block},
-		"skip of a block, Peek":  {lie: block, policy: retrip.Policy{Classify: peek}},
+		"skip of a block, Peek":  {lie: block, policy: retrip.Policy{Classify: peeks}},
 		"skip of all, only once": {lie: whole, broken: true},
 	} {
 		bubble(t, name, func(t *testing.T) {
@@ -119,13 +115,9 @@ func TestResume_PeekMeetsTheBreak(t *testing.T) {
 // If Base returns the same response twice, the body would have to continue
 // itself.
 func TestResume_SameResponse(t *testing.T) {
-	peek := func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
-		_, _ = retrip.Peek(resp, 5)
-		return retrip.ByRule
-	}
 	synctest.Test(t, func(t *testing.T) {
 		for _, ctx := range []context.Context{context.Background(), t.Context()} {
-			for _, p := range []retrip.Policy{{AttemptTimeout: time.Second}, {BodyIdleTimeout: time.Second}, {BodyIdleTimeout: time.Second, Classify: peek}, {WholeBody: 2}} {
+			for _, p := range []retrip.Policy{{AttemptTimeout: time.Second}, {BodyIdleTimeout: time.Second}, {BodyIdleTimeout: time.Second, Classify: peeks}, {WholeBody: 2}} {
 				resp := &http.Response{StatusCode: 200, ContentLength: 10, Header: http.Header{"Etag": {`"a"`}},
 					Body: io.NopCloser(io.MultiReader(bytes.NewReader([]byte("abc")), iotest.ErrReader(syscall.ECONNRESET)))}
 				p.Resume = time.Minute

@@ -201,6 +201,9 @@ func TestBodyIdle_Dribble(t *testing.T) {
 // With any Base, a body is whole or fails.
 func TestResume_Bases(t *testing.T) {
 	data := randomBytes(1000, 1)
+	breaks := func(resp *http.Response) {
+		resp.Body = io.NopCloser(io.MultiReader(io.LimitReader(resp.Body, 300), iotest.ErrReader(syscall.ECONNRESET)))
+	}
 	for name, c := range map[string]struct {
 		lie  func(i int, resp *http.Response)
 		want retrip.Reason // empty if the body arrives whole
@@ -208,12 +211,14 @@ func TestResume_Bases(t *testing.T) {
 	}{
 		"the error comes with the last bytes": {lie: func(i int, resp *http.Response) {
 			if i < 2 {
-				resp.Body = io.NopCloser(iotest.DataErrReader(io.MultiReader(io.LimitReader(resp.Body, 300), iotest.ErrReader(syscall.ECONNRESET))))
+				breaks(resp)
+				resp.Body = io.NopCloser(iotest.DataErrReader(resp.Body))
 			}
 		}},
 		"one byte at a time": {lie: func(i int, resp *http.Response) {
 			if i < 2 {
-				resp.Body = io.NopCloser(io.MultiReader(iotest.OneByteReader(io.LimitReader(resp.Body, 300)), iotest.ErrReader(syscall.ECONNRESET)))
+				breaks(resp)
+				resp.Body = io.NopCloser(iotest.OneByteReader(resp.Body))
 			}
 		}},
 		"Reads of nothing": {lie: func(i int, resp *http.Response) {
@@ -234,21 +239,21 @@ func TestResume_Bases(t *testing.T) {
 		}, want: resume.RefusedProgress, got: 1000},
 		"a negative length": {lie: func(_ int, resp *http.Response) {
 			resp.ContentLength = -5
-			resp.Body = io.NopCloser(io.MultiReader(io.LimitReader(resp.Body, 300), iotest.ErrReader(syscall.ECONNRESET)))
+			breaks(resp)
 		}, want: resume.RefusedLength, got: 300},
 		"the smallest length": {lie: func(_ int, resp *http.Response) {
 			resp.ContentLength = math.MinInt64
-			resp.Body = io.NopCloser(io.MultiReader(io.LimitReader(resp.Body, 300), iotest.ErrReader(syscall.ECONNRESET)))
+			breaks(resp)
 		}, want: resume.RefusedLength, got: 300},
 		"no header at all": {lie: func(_ int, resp *http.Response) {
 			resp.Header = nil
-			resp.Body = io.NopCloser(io.MultiReader(io.LimitReader(resp.Body, 300), iotest.ErrReader(syscall.ECONNRESET)))
+			breaks(resp)
 		}, want: resume.RefusedValidator, got: 300},
 		"the rest has no header": {lie: func(i int, resp *http.Response) {
 			if i > 0 {
 				resp.Header = nil
 			}
-			resp.Body = io.NopCloser(io.MultiReader(io.LimitReader(resp.Body, 300), iotest.ErrReader(syscall.ECONNRESET)))
+			breaks(resp)
 		}, want: resume.RefusedValidator, got: 300},
 	} {
 		bubble(t, name, func(t *testing.T) {

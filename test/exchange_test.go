@@ -34,21 +34,6 @@ func gatedHost(t *testing.T, n *notes, steps ...play.Step) (*retrip.Transport, *
 	return tr, base
 }
 
-//retrip:promise P9
-func TestExchange_GateHoldsBackNewRequests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var n notes
-		tr, base := gatedHost(t, &n, play.Reply(200))
-		body := play.NewSend("x")
-		play.Finish(t, do(t, tr, play.Request(t, "PUT", body)))
-		assert.GreaterOrEqual(t, base.At[1], 8*time.Second)
-		assert.LessOrEqual(t, base.At[1], 9*time.Second)
-		assert.Equal(t, "x", base.Sent[0])
-		assert.Zero(t, play.Must(tr.HostState("example.com:80")).Waiting)
-		assert.Contains(t, counted(t, tr.Metrics), "requests_total{default,answered} 1")
-	})
-}
-
 // The caller of a new request goes while the request waits at the gate.
 //
 //retrip:promise P10

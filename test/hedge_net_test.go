@@ -27,12 +27,16 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-var protocols = []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS, memhttp.HTTP2, memhttp.H2C}
+// answersOK answers after the usual time.
+func answersOK(w http.ResponseWriter, _ *http.Request) {
+	time.Sleep(usual)
+	_, _ = io.WriteString(w, "ok")
+}
 
 // eachProtocol runs f in a bubble for each protocol, with a server, and a Transport that
 // has learned how long answers take and has saved up two hedges.
 func eachProtocol(t *testing.T, p retrip.Policy, h http.HandlerFunc, f func(t *testing.T, s *memhttp.Server, tr *retrip.Transport)) {
-	for _, proto := range protocols {
+	for _, proto := range play.Protos {
 		bubble(t, proto.String(), func(t *testing.T) {
 			s := memhttp.NewServer(t, proto, h)
 			base := s.Transport()
@@ -64,11 +68,7 @@ func getText(t *testing.T, rt http.RoundTripper, url string) string {
 //
 //retrip:promise P21
 func TestHedge_Frozen(t *testing.T) {
-	answer := func(w http.ResponseWriter, r *http.Request) {
-		time.Sleep(usual)
-		_, _ = io.WriteString(w, "ok")
-	}
-	eachProtocol(t, retrip.Policy{}, answer, func(t *testing.T, s *memhttp.Server, tr *retrip.Transport) {
+	eachProtocol(t, retrip.Policy{}, answersOK, func(t *testing.T, s *memhttp.Server, tr *retrip.Transport) {
 		for round := range 5 {
 			s.Listener.Freeze()
 			for i := range 100 {
@@ -98,11 +98,7 @@ func TestHedge_Frozen(t *testing.T) {
 // for as long as their callers, and all later ones are answered. Later freezes find the spare
 // in use, and the base frozen.
 func TestHedge_FrozenUnderLoad(t *testing.T) {
-	answer := func(w http.ResponseWriter, r *http.Request) {
-		time.Sleep(usual)
-		_, _ = io.WriteString(w, "ok")
-	}
-	eachProtocol(t, retrip.Policy{}, answer, func(t *testing.T, s *memhttp.Server, tr *retrip.Transport) {
+	eachProtocol(t, retrip.Policy{}, answersOK, func(t *testing.T, s *memhttp.Server, tr *retrip.Transport) {
 		if !s.HTTP2() {
 			return
 		}
@@ -297,8 +293,7 @@ func TestHedge_SlowReader(t *testing.T) {
 	size := 1 << 20
 	answer := func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/large" {
-			time.Sleep(usual)
-			_, _ = io.WriteString(w, "ok")
+			answersOK(w, r)
 			return
 		}
 		if n.Add(1)%2 == 1 {
@@ -343,8 +338,7 @@ func TestHedge_Resumed(t *testing.T) {
 	var n atomic.Int32
 	answer := func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/file" {
-			time.Sleep(usual)
-			_, _ = io.WriteString(w, "ok")
+			answersOK(w, r)
 			return
 		}
 		w.Header().Set("Etag", `"a"`)

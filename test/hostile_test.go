@@ -141,8 +141,9 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// Whatever the form of Retry-After, the wait is neither negative nor longer
-// than MaxWait plus its spread. A longer Retry-After ends the retries at once.
+// Whatever the form of Retry-After (TestParseRetryAfter has more), the wait is neither
+// negative nor longer than MaxWait plus its spread. A longer Retry-After ends the retries
+// at once.
 //
 //retrip:promise P9
 func TestHostile_RetryAfter(t *testing.T) {
@@ -156,28 +157,14 @@ func TestHostile_RetryAfter(t *testing.T) {
 		{"Retry-After: 1", time.Second, 2},
 		{"Retry-After: 30", 30 * time.Second, 2},
 		{"Retry-After: 31", 0, 1},
-		{"Retry-After: 9223372036", 0, 1},
 		{"Retry-After: 9223372037", 0, 1},
-		{"Retry-After: 18446744073709551616", 0, 1},
 		{"Retry-After: 1" + strings.Repeat("0", 100_000), 0, 1},
-		{"Retry-After: 00000000000000000000000000000002", 2 * time.Second, 2},
 		{"Retry-After: -1", 0, 2},
-		{"Retry-After: +1", 0, 2},
-		{"Retry-After: 1.5", 0, 2},
-		{"Retry-After: 1e30", 0, 2},
-		{"Retry-After: 0x10", 0, 2},
-		{"Retry-After: 1 s", 0, 2},
 		{"Retry-After: ١", 0, 2},
-		{"Retry-After:", 0, 2},
-		{"Retry-After: 1, 2", 0, 2},
 		{"Retry-After: 1\r\nRetry-After: 3", 3 * time.Second, 2},
-		{"Retry-After: 9", 9 * time.Second, 2},
 		{"Retry-After: Sat, 01 Jan 2000 00:00:05 GMT", 5 * time.Second, 2}, // a bubble's clock starts there
-		{"Retry-After: Saturday, 01-Jan-00 00:00:05 GMT", 5 * time.Second, 2},
-		{"Retry-After: Sat Jan  1 00:00:05 2000", 5 * time.Second, 2},
 		{"Retry-After: Sat, 01 Jan 2000 00:00:05 GMT\r\nDate: Sat, 01 Jan 2000 00:00:03 GMT", 2 * time.Second, 2},
 		{"Retry-After: Fri, 31 Dec 1999 23:59:59 GMT", 0, 2},
-		{"Retry-After: Mon, 01 Jan 0001 00:00:00 GMT", 0, 2},
 		{"Retry-After: Fri, 31 Dec 9999 23:59:59 GMT", 0, 1},
 		{"Retry-After: Fri, 31 Dec 9999 23:59:59 GMT\r\nDate: Mon, 01 Jan 0001 00:00:00 GMT", 0, 1},
 		{"Retry-After: Thu, 32 Foo 2000 99:99:99 GMT", 0, 2},
