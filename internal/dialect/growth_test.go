@@ -5,6 +5,7 @@ package dialect
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -79,11 +80,8 @@ func TestDialects_Growth(t *testing.T) {
 	read := func(h http.Header) {
 		_, _ = RetryAfter(h, now)
 		for _, d := range ByName {
-			if d.Instead != nil {
-				_, _ = d.Instead(h, now)
-			}
-			if d.Besides != nil {
-				_, _ = d.Besides(h, now)
+			for _, f := range slices.Concat(d.Instead, d.Besides) {
+				_, _ = f.read(h, now)
 			}
 			if d.Verdict != nil {
 				_ = d.Verdict(http.StatusForbidden, h)
@@ -100,7 +98,7 @@ func TestDialects_Growth(t *testing.T) {
 //retrip:promise P9
 func TestRateLimit_Bounds(t *testing.T) {
 	read := func(field string) (time.Duration, bool) {
-		return rateLimitFields(http.Header{"Ratelimit": {field}}, time.Time{})
+		return exhausted("", http.Header{"Ratelimit": {field}}, time.Time{})
 	}
 	for _, tt := range []struct {
 		field string
