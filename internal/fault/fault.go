@@ -1,15 +1,19 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package fault says what an error of an attempt means: whether another attempt can
-// fix it, and whether it proves that no server has processed the request.
+// Package fault says what an error of an attempt means: what kind it is (kind.go),
+// whether another attempt can fix it (hopeless.go), and whether it proves that no server
+// has processed the request (proof.go).
 package fault
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"reflect"
+	"slices"
 	"syscall"
 )
 
@@ -25,10 +29,6 @@ type Inner struct {
 // Reader reads the error of another Transport, if err is one.
 type Reader func(err error) (inner Inner, ok bool)
 
-// This file classifies errors by how an attempt ended. hopeless.go decides
-// whether a retry can fix an error, proof.go whether an error proves that
-// the request was not processed.
-
 // Wraps reports whether err is target, or wraps target alone.
 func Wraps(err, target error) bool {
 	for err != nil {
@@ -38,6 +38,17 @@ func Wraps(err, target error) bool {
 		err = errors.Unwrap(err)
 	}
 	return false
+}
+
+// is reports whether err is, or wraps, one of targets.
+func is(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
+}
+
+// isA reports whether err is, or wraps, an error of type E.
+func isA[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
 }
 
 func Timeout(err error) bool {
@@ -63,10 +74,39 @@ func Lost(err error) bool {
 
 // ended is Lost, as far as the type of err tells.
 func ended(err error) bool {
-	for _, end := range []error{io.EOF, syscall.ECONNRESET, syscall.EPIPE, net.ErrClosed} {
-		if errors.Is(err, end) {
-			return true
-		}
+	return is(err, io.EOF, syscall.ECONNRESET, syscall.EPIPE, net.ErrClosed)
+}
+
+// NilPointer replaces an error that is, or wraps, a nil pointer, because most
+// methods of such a pointer would panic.
+type NilPointer struct{ Err, pointer error }
+
+func (e NilPointer) Error() string { return fmt.Sprintf("a nil %T", e.pointer) }
+
+// Usable returns err, or a NilPointer in place of err.
+func Usable(err error) error {
+	if pointer := nilPointerIn(err); pointer != nil {
+		return NilPointer{err, pointer}
 	}
-	return false
+	return err
+}
+
+// nilPointerIn returns an error in the tree of err that is a nil pointer, or nil
+// if there is none.
+func nilPointerIn(err error) error {
+	for err != nil {
+		if v := reflect.ValueOf(err); v.Kind() == reflect.Pointer && v.IsNil() {
+			return err
+		}
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
+			for _, err := range joined.Unwrap() {
+				if pointer := nilPointerIn(err); pointer != nil {
+					return pointer
+				}
+			}
+			return nil
+		}
+		err = errors.Unwrap(err)
+	}
+	return nil
 }

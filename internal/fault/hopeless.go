@@ -6,12 +6,10 @@ package fault
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -23,13 +21,6 @@ import (
 // exist.
 func Hopeless(req *http.Request, err error, read Reader) bool {
 	return incurable(err, read) || Malformed(req, err)
-}
-
-// Malformed reports whether err is that of a request that can't be sent.
-func Malformed(req *http.Request, err error) bool {
-	// A request that reached the network was not malformed.
-	var op *net.OpError
-	return !errors.As(err, &op) && malformed(req, err)
 }
 
 // incurable reports whether err, or an error that err wraps, shows by itself
@@ -49,8 +40,6 @@ func incurable(err error, read Reader) bool {
 			return true
 		case *net.DNSError:
 			return e.IsNotFound && !e.IsTemporary && !e.IsTimeout
-		}
-		switch e := err.(type) {
 		case interface{ Unwrap() error }:
 			err = e.Unwrap()
 		case interface{ Unwrap() []error }:
@@ -65,16 +54,9 @@ func incurable(err error, read Reader) bool {
 // refusedForm reports whether err is an untyped net/http error which says that
 // HTTP/2 can't carry the request or that the proxy requires authentication.
 func refusedForm(err error) bool {
-	if reflect.TypeOf(err) != plainErrorType {
-		return false
-	}
-	text := err.Error()
-	for _, begin := range formTexts {
-		if strings.HasPrefix(text, begin) {
-			return true
-		}
-	}
-	return text == http.StatusText(http.StatusProxyAuthRequired)
+	text := plainText(err)
+	return text == http.StatusText(http.StatusProxyAuthRequired) ||
+		slices.ContainsFunc(formTexts, func(begin string) bool { return strings.HasPrefix(text, begin) })
 }
 
 var formTexts = []string{
@@ -83,10 +65,14 @@ var formTexts = []string{
 	"request header list larger than peer's advertised limit",
 }
 
-// malformed reports whether net/http refuses to send req. net/http's errors for
-// malformed requests have no type, so malformed examines the request. It runs
-// only after a failure, so a valid request doesn't pay for it.
-func malformed(req *http.Request, err error) bool {
+// Malformed reports whether err is that of net/http for a request that it refuses to
+// send. Such errors have no type, so Malformed examines the request. It runs only after a
+// failure, so a valid request doesn't pay for it.
+func Malformed(req *http.Request, err error) bool {
+	if isA[*net.OpError](err) {
+		// A request that reached the network was not malformed.
+		return false
+	}
 	u := req.URL
 	if u == nil || req.Header == nil {
 		return true
@@ -136,18 +122,8 @@ func validTrailer(h http.Header) bool {
 // tls.Config.VerifyConnection. crypto/tls returns such an error unchanged. Its
 // own errors and those of the connection have other types.
 func RefusedByCaller(err error) bool {
-	for _, own := range []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, context.Canceled} {
-		if errors.Is(err, own) {
-			return false
-		}
-	}
-	var (
-		network net.Error
-		alert   tls.AlertError
-		record  tls.RecordHeaderError
-		ech     *tls.ECHRejectionError
-	)
-	if Timeout(err) || errors.As(err, &network) || errors.As(err, &alert) || errors.As(err, &record) || errors.As(err, &ech) {
+	if is(err, io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, context.Canceled) || Timeout(err) ||
+		isA[net.Error](err) || isA[tls.AlertError](err) || isA[tls.RecordHeaderError](err) || isA[*tls.ECHRejectionError](err) {
 		return false
 	}
 	return !strings.HasPrefix(err.Error(), "tls: ")

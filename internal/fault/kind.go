@@ -8,6 +8,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"slices"
 	"syscall"
 )
 
@@ -40,46 +41,46 @@ var kindWords = [kinds]string{
 // String returns the word for k, which is empty for NoError.
 func (k Kind) String() string { return kindWords[k] }
 
-// KindOf returns the kind of err, which may be nil.
+// ofKind says which errors are of a kind. The first row that fits counts.
+var ofKind = []struct {
+	kind Kind
+	fits func(err error) bool
+}{
+	{KindNoSuchHost, func(err error) bool {
+		name, ok := errors.AsType[*net.DNSError](err)
+		return ok && name.IsNotFound
+	}},
+	{KindDNS, isA[*net.DNSError]},
+	{KindTimeout, Timeout},
+	{KindRefused, func(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }},
+	{KindTLS, func(err error) bool { return errors.Is(err, http.ErrSchemeMismatch) }},
+	{KindTLS, isA[*tls.CertificateVerificationError]},
+	{KindTLS, isA[tls.RecordHeaderError]},
+	{KindTLS, isA[tls.AlertError]},
+	{KindTLS, func(err error) bool { return failedTo(err, "remote error", "local error") }},
+	{KindUnreachable, func(err error) bool { return failedTo(err, connecting...) }},
+	{KindLost, ended},
+}
+
+// connecting are the operations of net.OpErrors that come before a connection.
+var connecting = []string{"dial", "proxyconnect", "socks connect"}
+
+// failedTo reports whether err is a net.OpError of one of the operations.
+func failedTo(err error, operations ...string) bool {
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && slices.Contains(operations, op.Op)
+}
+
+// KindOf returns the kind of err, which may be nil. It doesn't ask for the text of err,
+// because the method of a careless type may panic.
 func KindOf(err error) Kind {
 	if err == nil {
 		return NoError
 	}
-	return kindOf(err)
-}
-
-// kindOf allocates, which KindOf doesn't if there is no error. It doesn't ask for the
-// text of err, because the method of a careless type may panic.
-func kindOf(err error) Kind {
-	var (
-		name        *net.DNSError
-		op          *net.OpError
-		certificate *tls.CertificateVerificationError
-		record      tls.RecordHeaderError
-		alert       tls.AlertError
-	)
-	switch {
-	case errors.As(err, &name) && name.IsNotFound:
-		return KindNoSuchHost
-	case name != nil:
-		return KindDNS
-	case Timeout(err):
-		return KindTimeout
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return KindRefused
-	case errors.Is(err, http.ErrSchemeMismatch) || errors.As(err, &certificate) || errors.As(err, &record) || errors.As(err, &alert):
-		return KindTLS
-	}
-	if errors.As(err, &op) {
-		switch op.Op {
-		case "remote error", "local error":
-			return KindTLS
-		case "dial", "proxyconnect", "socks connect":
-			return KindUnreachable
+	for _, of := range ofKind {
+		if of.fits(err) {
+			return of.kind
 		}
-	}
-	if ended(err) {
-		return KindLost
 	}
 	return KindOther
 }

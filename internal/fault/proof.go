@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/retrip/retrip/internal/syntax"
@@ -57,22 +58,20 @@ func prove(err error, read Reader) proof {
 				return noProof
 			}
 		}
+		switch {
+		case refusedStream(err):
+			return unprocessed
+		case refusedText(err) || GoneAway(err):
+			return unprocessedByText
+		}
 		switch e := err.(type) {
 		case *net.OpError:
-			if e.Op == "dial" || e.Op == "proxyconnect" || e.Op == "socks connect" {
+			if slices.Contains(connecting, e.Op) {
 				return unsent
 			}
 			return noProof
 		case *net.DNSError:
 			return unsent
-		}
-		switch {
-		case refusedStream(err):
-			return unprocessed
-		case refusedText(err) || reflect.TypeOf(err) == plainErrorType && err.Error() == cannotRewindText:
-			return unprocessedByText
-		}
-		switch e := err.(type) {
 		case interface{ Unwrap() error }:
 			err = e.Unwrap()
 		case interface{ Unwrap() []error }:
@@ -110,46 +109,37 @@ func refusedStream(err error) bool {
 	return id.Kind() == reflect.Uint32 && code.Kind() == reflect.Uint32 && code.Uint() == refused
 }
 
-// net/http returns this error instead of resending a request that has no
-// GetBody. The error contains the cause only as text, so only the text tells a
-// REFUSED_STREAM, which proves that the request was not processed, from a
-// PROTOCOL_ERROR, which proves nothing. TestProof_HTTP2CodesAfterAFullRead and
-// TestProof_GracefulShutdown fail if net/http changes these texts.
+// net/http returns these errors instead of resending a request that has no GetBody. They
+// contain the cause only as text, so only the text tells a REFUSED_STREAM, which proves
+// that the request was not processed, from a PROTOCOL_ERROR, which proves nothing.
+// TestProof_HTTP2CodesAfterAFullRead and TestProof_GracefulShutdown fail if net/http
+// changes these texts.
 const (
 	cannotRetryBegin = "http2: Transport: cannot retry err ["
 	cannotRetryEnd   = "] after Request.Body was written; define Request.GetBody to avoid this error"
-	goAwayText       = "http2: Transport received Server's graceful shutdown GOAWAY"
-	refusedBegin     = "stream error: stream ID "
-	refusedEnd       = "; REFUSED_STREAM; received from peer"
+
+	goAwayText   = cannotRetryBegin + "http2: Transport received Server's graceful shutdown GOAWAY" + cannotRetryEnd
+	refusedBegin = cannotRetryBegin + "stream error: stream ID "
+	refusedEnd   = "; REFUSED_STREAM; received from peer" + cannotRetryEnd
+
+	// No pooled connection could take the request: nothing of it was sent.
+	cannotRewindText = "net/http: cannot rewind body after connection loss"
 )
 
-// net/http returns this error for a request that has neither GetBody nor a key
-// and that no pooled connection could take: nothing of the request was sent.
-const cannotRewindText = "net/http: cannot rewind body after connection loss"
-
-// cannotRetryCause returns the text of the cause in such an error.
-func cannotRetryCause(err error) (cause string, ok bool) {
-	if reflect.TypeOf(err) != plainErrorType {
-		return "", false
-	}
-	cause, ok = strings.CutPrefix(err.Error(), cannotRetryBegin)
-	if !ok {
-		return "", false
-	}
-	return strings.CutSuffix(cause, cannotRetryEnd)
-}
-
-// plainErrorType is the type of an error that has only a text.
 var plainErrorType = reflect.TypeOf(errors.New(""))
 
-// refusedText reports whether err says that the server refused the HTTP/2
-// stream of the request, or that a GOAWAY left the stream unprocessed.
-func refusedText(err error) bool {
-	cause, ok := cannotRetryCause(err)
-	if !ok || cause == goAwayText {
-		return ok
+// plainText returns the text of an error that has only a text, and "" for others.
+func plainText(err error) string {
+	if reflect.TypeOf(err) != plainErrorType {
+		return ""
 	}
-	id, begins := strings.CutPrefix(cause, refusedBegin)
+	return err.Error()
+}
+
+// refusedText reports whether err says that the server refused the HTTP/2 stream of the
+// request.
+func refusedText(err error) bool {
+	id, begins := strings.CutPrefix(plainText(err), refusedBegin)
 	id, ends := strings.CutSuffix(id, refusedEnd)
 	return begins && ends && syntax.IsDigits(id)
 }
@@ -159,6 +149,6 @@ func refusedText(err error) bool {
 // requests. Either is the end of a connection, not a sign of trouble at the
 // host.
 func GoneAway(err error) bool {
-	cause, ok := cannotRetryCause(err)
-	return ok && cause == goAwayText || reflect.TypeOf(err) == plainErrorType && err.Error() == cannotRewindText
+	text := plainText(err)
+	return text == goAwayText || text == cannotRewindText
 }
