@@ -23,10 +23,10 @@ import (
 type Fleet struct{ accounts fleet.Accounts }
 
 // NewFleet returns a Fleet with its accounts in a store that all processes of the
-// fleet share, and a goroutine, which Close ends. If add is nil, the accounts
-// are in the memory of this program, for all Transports with this Fleet; such a
-// Fleet needs no Close. The module github.com/retrip/retrip/contrib/fleetredis is
-// a store in Redis or Valkey, whose method Add is such a function.
+// fleet share. If add is nil, the accounts are in the memory of this program, for
+// all Transports with this Fleet; such a Fleet needs no Close. The module
+// github.com/retrip/retrip/contrib/fleetredis is a store in Redis or Valkey, whose
+// method Add is such a function.
 //
 // add adds tokens to the account of a host, given as "example.com:443", and
 // returns the new level. Tokens may be negative, or 0 to read the level. The level

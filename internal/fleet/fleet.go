@@ -22,20 +22,19 @@ type Add func(ctx context.Context, host string, tokens, size float64) (level flo
 // Accounts are the accounts of a fleet as one process knows them. The zero
 // Accounts have no store and decide nothing. They are safe for concurrent use.
 type Accounts struct {
-	add   Add     // of the store
-	own   *memory // the store, if it is the memory of this program, which answers at once
+	add   Add // of the store; nil if it is the memory of this program, which answers at once
 	epoch time.Time
 
-	ready  chan *view      // views with an operation to make
+	slots  chan struct{}   // has room for the operations that may be under way at once
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
 	mu      sync.Mutex
 	link    link
-	views   map[hostkey.Key]*view
-	running map[*view]struct{} // views whose operation has begun
-	swept   time.Duration      // instant at which sweep last looked
+	views   map[hostkey.Key]*view // nil if f has no store
+	running map[*view]struct{}    // views whose operation has begun
+	swept   time.Duration         // instant at which sweep last looked
 	closed  bool
 	news    news
 }
@@ -52,11 +51,20 @@ type view struct {
 	sent   time.Duration // instant at which it began
 	answer chan struct{} // closed when it has ended
 	asked  time.Duration // instant at which a retry last asked
+
+	// If the store is the memory of this program: what the account lacks, because
+	// Transports with different sizes may share it, and when it was last used.
+	lacks float64
+	used  time.Duration
 }
 
 const (
 	mostViews = 4096 // maximum number of known hosts; for others, the budget decides alone
 	hostBytes = 255 + len(":65535")
+
+	// memoryLife is how long the memory of this program keeps an account that nobody
+	// uses. After that it is full.
+	memoryLife = time.Minute
 
 	// atOnce is the maximum number of operations under way. If 1000 hosts begin to
 	// fail at once, and the store answers in 40 ms, each of them has an answer
@@ -77,25 +85,17 @@ var (
 
 // Open gives f its store: the memory of this program if add is nil.
 func (f *Accounts) Open(add Add) {
-	f.add, f.epoch, f.views = add, time.Now(), map[hostkey.Key]*view{}
-	if add == nil {
-		f.own = &memory{accounts: map[string]memoryAccount{}}
-		f.add = f.own.Add
-		return
-	}
-	f.ready, f.running = make(chan *view, mostViews), map[*view]struct{}{}
+	f.add, f.epoch, f.views, f.running = add, time.Now(), map[hostkey.Key]*view{}, map[*view]struct{}{}
+	f.slots = make(chan struct{}, atOnce)
 	f.ctx, f.cancel = context.WithCancel(context.Background())
-	f.work.Go(f.dispatch)
 }
 
 // Close implements Fleet.Close.
 func (f *Accounts) Close() error {
 	f.mu.Lock()
-	if !f.closed {
-		f.closed = true
-		if f.cancel != nil {
-			f.cancel()
-		}
+	f.closed = true
+	if f.cancel != nil {
+		f.cancel()
 	}
 	f.mu.Unlock()
 	ended := make(chan struct{})
@@ -117,7 +117,7 @@ func (f *Accounts) now() time.Duration { return time.Since(f.epoch) }
 
 // up reports whether f may use the store. One that was not opened has none. The caller must hold f.mu.
 func (f *Accounts) up(now time.Duration) bool {
-	return f.add != nil && !f.closed && f.link.Up(now)
+	return f.views != nil && !f.closed && f.link.Up(now)
 }
 
 // known returns the view of a host, or nil if f has none that it may use. The
@@ -226,7 +226,7 @@ func (f *Accounts) sweep(now time.Duration) bool {
 
 // idle reports whether v may be forgotten without loss.
 func (v *view) idle(now time.Duration) bool {
-	return !v.busy && v.link.Up(now) && now-v.asked > account.Age
+	return !v.busy && v.link.Up(now) && now-v.asked > account.Age && (v.lacks == 0 || now-v.used > memoryLife)
 }
 
 // begin starts an operation that adds tokens, and returns a channel that is
@@ -246,93 +246,77 @@ func (f *Accounts) begin(v *view, size, tokens float64, now time.Duration) <-cha
 	}
 	v.busy, v.since, v.sent, v.answer = true, now, now, make(chan struct{})
 	answer := v.answer
-	if f.own != nil {
-		level, err := f.add(context.Background(), v.host.String(), v.owed, size)
-		v.owed = 0
-		f.end(v, level, size, err, refused)
-		return answer
+	if f.add == nil {
+		f.end(v, v.pay(now), size, nil)
+	} else {
+		f.work.Go(func() { f.operate(v) })
 	}
-	// The channel has room for all views, and each view is in it at most once.
-	f.ready <- v
 	return answer
 }
 
-// dispatch starts operations, until f is closed.
-func (f *Accounts) dispatch() {
-	slots := make(chan struct{}, atOnce)
-	for {
-		select {
-		case <-f.ctx.Done():
-			return
-		case slots <- struct{}{}:
-		}
-		select {
-		case <-f.ctx.Done():
-			return
-		case v := <-f.ready:
-			f.work.Go(func() {
-				defer func() { <-slots }()
-				f.operate(v)
-			})
-		}
+// pay makes the operation of v in the memory of this program.
+func (v *view) pay(now time.Duration) (level float64) {
+	if now-v.used > memoryLife {
+		v.lacks = 0
 	}
+	if v.owed < 0 {
+		v.lacks = max(v.lacks, min(v.size, v.lacks-v.owed))
+	} else {
+		v.lacks = max(0, v.lacks-v.owed)
+	}
+	v.owed, v.used = 0, now
+	return max(0, v.size-v.lacks)
 }
 
-// operate runs the operation of v. The store may end its goroutine.
+// operate makes the operation of v when there is room for it. The store may end its
+// goroutine.
 func (f *Accounts) operate(v *view) {
-	host, tokens, size, begun := f.start(v)
-	if !begun {
-		return
+	select {
+	case f.slots <- struct{}{}:
+		defer func() { <-f.slots }()
+	case <-f.ctx.Done():
 	}
-	level, err, why := 0.0, errGone, refused
-	defer func() { f.finish(v, level, size, err, why) }()
-	level, why, err = f.call(host, tokens, size)
-}
-
-// start begins the operation of v, and reports whether the store must be called.
-func (f *Accounts) start(v *view) (host string, tokens, size float64, begun bool) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	host, tokens, size = v.host.String(), v.owed, v.size
+	host, tokens, size := v.host.String(), v.owed, v.size
 	v.owed, v.sent = 0, f.now()
 	if !f.up(v.sent) {
-		f.end(v, 0, size, errSlow, refused)
-		return host, tokens, size, false
+		f.end(v, 0, size, errSlow)
+		f.mu.Unlock()
+		return
 	}
 	f.running[v] = struct{}{}
-	return host, tokens, size, true
-}
-
-// finish records what the store returned.
-func (f *Accounts) finish(v *view, level, size float64, err error, why failure) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.running, v)
-	f.end(v, level, size, err, why)
+	f.mu.Unlock()
+	level, err := 0.0, errGone
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.running, v)
+		f.end(v, level, size, err)
+	}()
+	level, err = f.call(host, tokens, size)
 }
 
 // call calls the store, which may panic. The errors of the store, and the value
 // with which it panics, may also run code of its own, so the caller must not
 // hold f.mu.
-func (f *Accounts) call(host string, tokens, size float64) (level float64, why failure, err error) {
+func (f *Accounts) call(host string, tokens, size float64) (level float64, err error) {
 	ctx, cancel := context.WithTimeout(f.ctx, patience)
 	defer cancel()
 	defer func() {
 		if p := recover(); p != nil {
-			level = 0
-			why, err = storeError(fmt.Errorf("%w: %v", errPanic, p))
+			level, err = 0, storeError(fmt.Errorf("%w: %v", errPanic, p))
 		}
 	}()
 	level, err = f.add(ctx, host, tokens, size)
 	if err != nil {
-		why, err = storeError(err)
+		err = storeError(err)
 	}
-	return level, why, err
+	return level, err
 }
 
 // end records the result of an operation of v, which was for an account of the
 // given size. The caller must hold f.mu.
-func (f *Accounts) end(v *view, level, size float64, err error, why failure) {
+func (f *Accounts) end(v *view, level, size float64, err error) {
 	now := f.now()
 	close(v.answer)
 	v.busy, v.answer = false, nil
@@ -343,13 +327,13 @@ func (f *Accounts) end(v *view, level, size float64, err error, why failure) {
 	inTime := now-v.sent <= account.OpTimeout
 	switch {
 	case err != nil:
-		f.fail(v, err, why, now)
+		f.fail(v, err, now)
 	case !inTime && !f.link.works(now):
 		if f.link.late(v.sent, now) {
 			f.lose(errSlow, now)
 		}
 	case !v.Hear(level, size, now):
-		f.fail(v, fmt.Errorf("retrip: the fleet's store returned an impossible level: %v", level), refused, now)
+		f.fail(v, fmt.Errorf("retrip: the fleet's store returned an impossible level: %v", level), now)
 	case inTime:
 		f.link.answers(v.host, now)
 		f.news.up()

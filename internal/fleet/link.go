@@ -4,16 +4,17 @@
 package fleet
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/retrip/retrip/internal/account"
 	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/hostkey"
+	"github.com/retrip/retrip/internal/redact"
 )
 
 // An operation that fails may be the fault of its account, of its node in a
@@ -63,49 +64,57 @@ func (l *link) late(sent, now time.Duration) bool {
 	return sent-l.slow >= patience
 }
 
-// fails records that an operation for the account of host has failed, and
+// fails records that an operation for the account of host has failed with err, and
 // reports whether the store has.
-func (l *link) fails(host hostkey.Key, why failure, now time.Duration) bool {
+func (l *link) fails(host hostkey.Key, err error, now time.Duration) bool {
 	if !slices.Contains(l.failed, host) && len(l.failed) < several {
 		l.failed = append(l.failed, host)
 	}
-	switch {
-	case l.works(now) && l.by != host:
+	if l.works(now) && l.by != host {
 		return false
-	case why == disconnected:
-		return true
 	}
-	return len(l.failed) >= several
+	_, unreached := err.(unreachedError)
+	return unreached || len(l.failed) >= several
 }
 
-// failure is why an operation failed.
-type failure uint8
+// unreachedError is the error of an operation that didn't reach the store. Any other is
+// that of a store that refused.
+type unreachedError struct{ error }
 
-const (
-	refused      failure = iota // the store refused the operation
-	disconnected                // the store wasn't reached
-)
+// unreached reports whether err is that of a connection, or of a time limit. The methods
+// of err may panic.
+func unreached(err error) bool {
+	_, ofConnection := errors.AsType[net.Error](err)
+	return ofConnection || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe)
+}
 
-// kindOf returns why an operation failed with err. The methods of err may panic.
-func kindOf(err error) failure {
-	var connection net.Error
-	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, context.DeadlineExceeded} {
-		if errors.Is(err, end) {
-			return disconnected
+const errorBytes = 500
+
+// storeError returns err with its text for the log. The caller must not hold
+// Accounts.mu, because the error's own code runs, and may panic.
+func storeError(err error) (bounded error) {
+	defer func() {
+		if recover() != nil {
+			bounded = errPanic
 		}
+	}()
+	text := redact.Error(err)
+	if len(text) > errorBytes {
+		text = strings.ToValidUTF8(text[:errorBytes], "") + "…"
 	}
-	if errors.As(err, &connection) {
-		return disconnected
+	bounded = errors.New(text)
+	if unreached(err) {
+		bounded = unreachedError{bounded}
 	}
-	return refused
+	return bounded
 }
 
 // fail stops the use of v's account for a while, or that of the store if it is
 // at fault. The caller must hold f.mu.
-func (f *Accounts) fail(v *view, err error, why failure, now time.Duration) {
+func (f *Accounts) fail(v *view, err error, now time.Duration) {
 	switch {
 	case !f.link.Up(now):
-	case f.link.fails(v.host, why, now):
+	case f.link.fails(v.host, err, now):
 		f.lose(err, now)
 	default:
 		v.link.Lose(now, chance.Draw())

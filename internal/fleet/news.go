@@ -3,13 +3,7 @@
 
 package fleet
 
-import (
-	"errors"
-	"strings"
-	"time"
-
-	"github.com/retrip/retrip/internal/redact"
-)
+import "time"
 
 // news is what the log says about the store.
 type news struct {
@@ -52,22 +46,4 @@ func (f *Accounts) Tell() (host string, news bool, away error) {
 	away, host = n.why, n.host
 	n.host, n.why = "", nil
 	return host, true, away
-}
-
-const errorBytes = 500
-
-// storeError returns why an operation failed, and the text of the error for the
-// log. The caller must not hold Accounts.mu, because the error's own code runs, and
-// may panic.
-func storeError(err error) (why failure, bounded error) {
-	defer func() {
-		if recover() != nil {
-			bounded = errPanic
-		}
-	}()
-	text := redact.Error(err)
-	if len(text) > errorBytes {
-		text = strings.ToValidUTF8(text[:errorBytes], "") + "…"
-	}
-	return kindOf(err), errors.New(text)
 }
