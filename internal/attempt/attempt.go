@@ -269,22 +269,7 @@ func (a *Attempt) release(resp *http.Response) {
 		return
 	}
 	// Sending the request body needs the context too.
-	uploading := a.uploading(resp)
-	switch b := resp.Body.(type) {
-	case nil:
-		a.cancel(nil)
-	case io.ReadWriteCloser:
-		// After 101 Switching Protocols, one direction may end before the
-		// other, so only Close is the end.
-		resp.Body = body.NewReleasingConn(b, a)
-	default:
-		if b == http.NoBody && !uploading {
-			a.cancel(nil)
-			return
-		}
-		a.body.Release(b, a, uploading)
-		resp.Body = &a.body
-	}
+	body.EndWith(resp, a, a.uploading(resp), &a.body)
 }
 
 // Use calls base with req and records whether base got a connection for it.

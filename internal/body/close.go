@@ -4,6 +4,7 @@
 package body
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"reflect"
@@ -30,24 +31,28 @@ func dismiss(body io.ReadCloser) {
 		body.Close()
 		return
 	}
-	closeWithin(func() { body.Close() }, DrainLeast)
+	aside(context.Background(), nil, body, DrainLeast)
 }
 
-// closeWithin runs closing in a goroutine of its own, and waits for it for at
-// most the time most.
-func closeWithin(closing func(), most time.Duration) {
+// aside closes body in a goroutine of its own, and reports whether Close has returned. It
+// doesn't wait for that any longer than the time most, or until ctx ends or cancel is closed.
+func aside(ctx context.Context, cancel <-chan struct{}, body io.Closer, most time.Duration) bool {
 	ended := make(chan any, 1)
 	go func() {
 		defer func() { ended <- recover() }()
-		closing()
+		body.Close()
 	}()
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
 	case p := <-ended:
 		rethrow(p)
+		return true
 	case <-timer.C:
+	case <-ctx.Done():
+	case <-cancel:
 	}
+	return false
 }
 
 // rethrow continues a panic of another goroutine in RoundTrip's goroutine.
@@ -67,8 +72,8 @@ func CloseAside(body io.Closer) {
 // endsWithClose reports whether Close of body is known to return at once and to
 // end a Read: that is so if body is net/http's own or in memory.
 func endsWithClose(body io.ReadCloser) bool {
-	body = innermost(body)
-	if _, ok := InMemory(body); ok || body == http.NoBody {
+	body = layer(body, nil)
+	if _, ok := InMemory(body); ok {
 		return true
 	}
 	t := reflect.TypeOf(body)
@@ -87,26 +92,22 @@ func endsWithClose(body io.ReadCloser) bool {
 	return false
 }
 
-// innermost returns the body inside the wrappers of this package.
-func innermost(b io.ReadCloser) io.ReadCloser {
-	for next := b; next != nil; next = inside(b) {
-		b = next
+// layer returns the first that is wanted of b and the bodies inside its wrappers, from the
+// outside to the inside, or else the innermost body.
+func layer(b io.ReadCloser, wanted func(io.ReadCloser) bool) io.ReadCloser {
+	for wanted == nil || !wanted(b) {
+		switch outer := b.(type) {
+		case *Joined:
+			b = outer.first
+		case *Releasing:
+			b = outer.ReadCloser
+		case *Prefixed:
+			b = outer.ReadCloser
+		case *Watched:
+			b = outer.ReadCloser
+		default:
+			return b
+		}
 	}
 	return b
-}
-
-// inside returns the body inside b, if b is a wrapper of this package, and nil
-// otherwise.
-func inside(b io.ReadCloser) io.ReadCloser {
-	switch outer := b.(type) {
-	case *Joined:
-		return outer.first
-	case *Releasing:
-		return outer.ReadCloser
-	case *Prefixed:
-		return outer.ReadCloser
-	case *Watched:
-		return outer.ReadCloser
-	}
-	return nil
 }

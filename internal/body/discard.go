@@ -24,9 +24,6 @@ const (
 	// A shorter wait may grow to this length while a small error body is still
 	// arriving, because a new connection would cost more.
 	DrainLeast = 50 * time.Millisecond
-
-	// After this many Reads in a row without a byte, the body is given up.
-	drainIdle = 100
 )
 
 // Discard reads the body of resp to its end, so that its connection can be used
@@ -51,8 +48,7 @@ func CloseLocal(resp *http.Response) bool {
 	if resp.Body == nil {
 		return true
 	}
-	b := innermost(resp.Body)
-	if _, ok := InMemory(b); !ok && b != http.NoBody {
+	if _, ok := InMemory(layer(resp.Body, nil)); !ok {
 		return false
 	}
 	resp.Body.Close()
@@ -64,29 +60,36 @@ func CloseLocal(resp *http.Response) bool {
 type discarded struct {
 	body   io.ReadCloser
 	closed atomic.Bool
-	ended  chan any // receives the value of a panic in aside, or nil
 }
 
-func (d *discarded) close() {
+func (d *discarded) Close() error {
 	if d.closed.CompareAndSwap(false, true) {
-		d.body.Close()
+		return d.body.Close()
 	}
+	return nil
+}
+
+// drained is a body whose Close drains it first.
+type drained struct{ *discarded }
+
+func (d drained) Close() error {
+	d.drain()
+	return nil
 }
 
 // drain reads up to the maximum number of bytes of the body and closes it.
 func (d *discarded) drain() {
-	defer d.close()
+	defer d.Close()
 	buffer := drainBuffers.Get().(*[8 << 10]byte)
 	defer drainBuffers.Put(buffer)
-	idle := 0
-	for left := drainBytes + 1; left > 0 && idle < drainIdle && !d.closed.Load(); {
+	idle := 0 // Reads in a row without a byte
+	for left := drainBytes + 1; left > 0 && idle < patience && !d.closed.Load(); {
 		n, err := d.body.Read(buffer[:min(left, len(buffer))])
 		if err != nil || n < 0 {
 			return
 		}
 		left -= n
-		idle++
-		if n > 0 {
+		if idle++; n > 0 {
 			idle = 0
 		}
 	}
@@ -148,7 +151,7 @@ func (w *drainWatch) Ring(*alarm.Alarm) {
 	case <-w.ends:
 		return
 	}
-	w.close()
+	w.Close()
 }
 
 // end tells the watcher that the drain has ended.
@@ -166,31 +169,13 @@ func (w *drainWatch) end() {
 // RoundTrip returns in time nevertheless. The goroutine ends when the body's
 // methods return.
 func discardAside(ctx context.Context, cancel <-chan struct{}, body io.ReadCloser, wanted bool, most time.Duration) {
-	d := &discarded{body: body, ended: make(chan any, 1)}
-	go d.aside(wanted)
-	timer := time.NewTimer(most)
-	defer timer.Stop()
-	select {
-	case p := <-d.ended:
-		rethrow(p)
-		return
-	case <-timer.C:
-		closeWithin(d.close, DrainLeast)
-	case <-ctx.Done():
-		closeWithin(d.close, 0)
-	case <-cancel:
-		closeWithin(d.close, 0)
-	}
-}
-
-// aside drains or closes the body, and sends the value of a panic, or nil, to
-// ended.
-func (d *discarded) aside(wanted bool) {
-	defer func() { d.ended <- recover() }()
+	d := &discarded{body: body}
+	var unread io.Closer = d
 	if wanted {
-		d.drain()
-	} else {
-		d.close()
+		unread = drained{d}
+	}
+	if !aside(ctx, cancel, unread, most) {
+		aside(ctx, cancel, d, DrainLeast)
 	}
 }
 

@@ -102,9 +102,15 @@ func (b *Watched) arm() {
 	}
 }
 
-// pause lets the Read in progress take any time, because nobody waits for it,
-// until arm is called.
-func (b *Watched) pause() { b.disarm(false) }
+// await says whether somebody waits for the Read in progress. It may take any time while
+// nobody does.
+func (b *Watched) await(somebody bool) {
+	if somebody {
+		b.arm()
+	} else {
+		b.disarm(false)
+	}
+}
 
 // disarm stops the alarm, for good or until another Read sets one.
 func (b *Watched) disarm(forGood bool) {

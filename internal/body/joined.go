@@ -82,20 +82,12 @@ func (j *Joined) Repeated(b io.Reader, skip, n int64) (bool, error) {
 	if n > skip || n > int64(len(j.tail)) {
 		return false, nil
 	}
+	if err := discard(b, skip-n); err != nil {
+		return false, err
+	}
 	p := make([]byte, n)
-	for at := -(skip - n); at < n; {
-		room := p[max(0, at):]
-		if at < 0 {
-			room = p[:min(n, -at)]
-		}
-		m, err := readSome(b, room)
-		switch at += int64(m); err {
-		case nil:
-		case io.EOF:
-			return false, io.ErrUnexpectedEOF
-		default:
-			return false, err
-		}
+	if _, err := io.ReadFull(some{b}, p); err != nil {
+		return false, unexpected(err)
 	}
 	return bytes.Equal(p, j.tail[len(j.tail)-len(p):]), nil
 }
@@ -107,7 +99,7 @@ func (j *Joined) Read(p []byte) (int, error) {
 		case j.err != nil:
 			return 0, j.over()
 		case j.broken != nil:
-			if err := j.proceed(p); err != nil {
+			if err := j.proceed(); err != nil {
 				return 0, err
 			}
 		}
@@ -176,15 +168,14 @@ func (j *Joined) finish(err error) {
 	}
 }
 
-// proceed switches to the next part, or returns an error if there is none. It
-// uses p as the buffer for bytes to discard.
-func (j *Joined) proceed(p []byte) error {
+// proceed switches to the next part, or returns an error if there is none.
+func (j *Joined) proceed() error {
 	for j.broken != nil {
 		skip, err := j.next()
 		if err != nil {
 			return err
 		}
-		j.broken = j.skip(skip, p)
+		j.broken = discard(j.body, skip)
 	}
 	return nil
 }
@@ -237,22 +228,18 @@ func (j *Joined) begin() (ctx context.Context, old io.ReadCloser) {
 	return ctx, old
 }
 
-// skip discards n bytes of the current part.
-func (j *Joined) skip(n int64, p []byte) error {
-	if n > 0 && len(p) < 512 {
-		p = make([]byte, min(n, 16<<10))
+// discard reads n bytes of r, and drops them.
+func discard(r io.Reader, n int64) error {
+	_, err := io.CopyN(io.Discard, some{r}, n)
+	return unexpected(err)
+}
+
+// unexpected returns err, the error of a body that is too short.
+func unexpected(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
 	}
-	for n > 0 {
-		m, err := readSome(j.body, p[:min(n, int64(len(p)))])
-		switch n -= int64(m); err {
-		case nil:
-		case io.EOF:
-			return io.ErrUnexpectedEOF
-		default:
-			return err
-		}
-	}
-	return nil
+	return err
 }
 
 // Close closes the body and ends a continuation that is in progress.
@@ -269,10 +256,5 @@ func (j *Joined) Close() error {
 
 // Within reports whether j is b or is inside b.
 func (j *Joined) Within(b io.ReadCloser) bool {
-	for ; b != nil; b = inside(b) {
-		if b == j {
-			return true
-		}
-	}
-	return false
+	return layer(b, func(b io.ReadCloser) bool { return b == j }) == j
 }

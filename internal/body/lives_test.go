@@ -125,9 +125,7 @@ func TestLives(t *testing.T) {
 					l.boom = -1
 					b = AheadSoon(&http.Response{Body: b, ContentLength: -1}, random.Int64N(2000), time.Duration(random.IntN(300))*time.Millisecond)
 				}
-				r := &Releasing{}
-				r.Release(b, l, false)
-				return r
+				return &Releasing{b, l, false}
 			}
 			patience := random.IntN(12)
 			source := sourceFunc(func(ctx context.Context, at int64, err error) (Part, error) {

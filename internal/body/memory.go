@@ -9,6 +9,7 @@ package body
 import (
 	"bytes"
 	"io"
+	"net/http"
 	"reflect"
 	"strings"
 )
@@ -20,13 +21,13 @@ func Sound(body io.ReadCloser, length int64) bool {
 	return ok && (length <= 0 || length == n)
 }
 
-// InMemory reports whether body is what http.NewRequest makes from a buffer,
-// byte slice or string, and returns the number of bytes still to be read.
+// InMemory reports whether body is http.NoBody, or what http.NewRequest makes from a
+// buffer, byte slice or string. It returns the number of bytes still to be read.
 func InMemory(body io.ReadCloser) (unread int64, ok bool) {
 	if reflect.TypeOf(body) != nopCloserWriterToType {
-		return 0, false
+		return 0, body == http.NoBody
 	}
-	switch r := Unwrap(body).(type) {
+	switch r := reflect.ValueOf(body).Field(0).Interface().(type) {
 	case *bytes.Reader:
 		return int64(r.Len()), true
 	case *strings.Reader:

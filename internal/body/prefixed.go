@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -18,10 +19,10 @@ import (
 // there was one, or the rest of the body. One goroutine may call Read while
 // another calls Close.
 type Prefixed struct {
-	io.ReadCloser          // the rest
-	ahead         []byte   // bytes read ahead that Read has not returned yet
-	more          [][]byte // those after them
-	n             int64    // number of all those bytes
+	io.ReadCloser           // the rest
+	ahead         [][]byte  // bytes read ahead that Read has not returned yet
+	first         [1][]byte // backs ahead, which mostly is a single buffer
+	n             int64     // number of those bytes
 	err           error
 	late          *lateRead   // a Read whose end nobody has awaited; nil if there is none
 	reading       atomic.Bool // late is in progress
@@ -79,9 +80,7 @@ func AheadSoon(resp *http.Response, n int64, more time.Duration) *Prefixed {
 		case <-b.late.ended:
 			b.absorb()
 		case <-timer.C:
-			if w := b.watched(); w != nil {
-				w.pause()
-			}
+			b.watch(false)
 			return b
 		}
 	}
@@ -123,14 +122,14 @@ func (b *Prefixed) fill(n, length int64) {
 		b.await()
 		return
 	}
-	last := b.last()
-	if len(*last) == cap(*last) {
+	if b.room() == 0 {
 		size := max(firstBuffer, b.n)
 		if length > 0 {
 			size = max(mostTrust, b.n)
 		}
-		last = b.add(make([]byte, 0, min(size, n-b.n)))
+		b.add(make([]byte, 0, min(size, n-b.n)))
 	}
+	last := &b.ahead[len(b.ahead)-1]
 	free := (*last)[len(*last):cap(*last)]
 	m, err := readSome(b.ReadCloser, free[:min(int64(len(free)), n-b.n)])
 	*last = (*last)[:len(*last)+m]
@@ -138,22 +137,21 @@ func (b *Prefixed) fill(n, length int64) {
 	b.err = err
 }
 
-// last returns the last buffer.
-func (b *Prefixed) last() *[]byte {
-	if len(b.more) > 0 {
-		return &b.more[len(b.more)-1]
+// room returns how many bytes the last buffer still has room for.
+func (b *Prefixed) room() int {
+	if len(b.ahead) == 0 {
+		return 0
 	}
-	return &b.ahead
+	last := b.ahead[len(b.ahead)-1]
+	return cap(last) - len(last)
 }
 
 // add appends a buffer.
-func (b *Prefixed) add(p []byte) *[]byte {
-	if b.n == 0 {
-		b.ahead = p
-		return &b.ahead
+func (b *Prefixed) add(p []byte) {
+	if b.ahead == nil {
+		b.ahead = b.first[:0]
 	}
-	b.more = append(b.more, p)
-	return &b.more[len(b.more)-1]
+	b.ahead = append(b.ahead, p)
 }
 
 // lateRead is a Read in a goroutine of its own. Its results are valid once ended
@@ -183,9 +181,7 @@ func (b *Prefixed) readLate(n int64) *lateRead {
 
 // await waits for the late Read, which must make progress from here on.
 func (b *Prefixed) await() {
-	if w := b.watched(); w != nil {
-		w.arm()
-	}
+	b.watch(true)
 	<-b.late.ended
 	b.absorb()
 }
@@ -195,24 +191,27 @@ func (b *Prefixed) absorb() {
 	r := b.late
 	b.late = nil
 	rethrow(r.panicked)
-	switch last := b.last(); {
-	case len(r.got) <= cap(*last)-len(*last):
-		*last = append(*last, r.got...)
-	case len(r.got) > 0:
+	switch {
+	case len(r.got) > b.room():
 		b.add(r.got)
+	case len(r.got) > 0:
+		last := &b.ahead[len(b.ahead)-1]
+		*last = append(*last, r.got...)
 	}
 	b.n += int64(len(r.got))
 	b.err = r.err
 }
 
-// watched returns the body below that must make progress, or nil.
-func (b *Prefixed) watched() *Watched {
-	for below := b.ReadCloser; below != nil; below = inside(below) {
-		if w, ok := below.(*Watched); ok {
-			return w
-		}
+// watch says whether somebody waits for a Read, to the body below that must make
+// progress, if there is one.
+func (b *Prefixed) watch(somebody bool) {
+	below := layer(b.ReadCloser, func(b io.ReadCloser) bool {
+		_, ok := b.(*Watched)
+		return ok
+	})
+	if w, ok := below.(*Watched); ok {
+		w.await(somebody)
 	}
-	return nil
 }
 
 // errNegative is the error for a Read that reports a negative count, or more
@@ -237,20 +236,24 @@ func readSome(r io.Reader, p []byte) (int, error) {
 	return 0, io.ErrNoProgress
 }
 
+// some is a Reader whose Read is readSome.
+type some struct{ r io.Reader }
+
+func (s some) Read(p []byte) (int, error) { return readSome(s.r, p) }
+
 // Bytes returns up to n of the bytes read ahead that Read has not returned yet.
 // They must not be changed, and are valid until the next Read. Appending to them
 // copies them.
 func (b *Prefixed) Bytes(n int) []byte {
-	if len(b.ahead) < n && len(b.more) > 0 {
-		all := make([]byte, 0, b.n)
-		all = append(all, b.ahead...)
-		for _, p := range b.more {
-			all = append(all, p...)
-		}
-		b.ahead, b.more = all, nil
+	if b.n == 0 {
+		return nil
 	}
-	n = min(n, len(b.ahead))
-	return b.ahead[:n:n]
+	if len(b.ahead) > 1 && len(b.ahead[0]) < n {
+		b.first[0] = slices.Concat(b.ahead...)
+		b.ahead = b.first[:]
+	}
+	n = min(n, len(b.ahead[0]))
+	return b.ahead[0][:n:n]
 }
 
 // Err returns the error that ended the reading ahead, or [io.EOF] at the end of
@@ -293,14 +296,16 @@ func (b *Prefixed) read(p []byte) (int, error) {
 
 // take moves bytes read ahead to p.
 func (b *Prefixed) take(p []byte) (int, error) {
-	n := copy(p, b.ahead)
-	b.ahead = b.ahead[n:]
+	n := copy(p, b.ahead[0])
+	b.ahead[0] = b.ahead[0][n:]
 	b.n -= int64(n)
-	if len(b.ahead) == 0 {
+	if len(b.ahead[0]) == 0 {
+		b.ahead[0] = nil // for the garbage collector
+		b.ahead = b.ahead[1:]
+	}
+	if b.n == 0 {
 		b.ahead = nil
-		if len(b.more) > 0 {
-			b.ahead, b.more = b.more[0], b.more[1:]
-		} else if b.err == io.EOF {
+		if b.err == io.EOF {
 			return n, io.EOF
 		}
 	}

@@ -18,12 +18,7 @@ type Cutter interface{ Cut() }
 type Releasing struct {
 	io.ReadCloser
 	context   Cutter // of the attempt
-	uploading bool
-}
-
-// Release turns b into body.
-func (b *Releasing) Release(body io.ReadCloser, context Cutter, uploading bool) {
-	b.ReadCloser, b.context, b.uploading = body, context, uploading
+	uploading bool   // only Close is the end
 }
 
 func (b *Releasing) Read(p []byte) (int, error) {
@@ -39,41 +34,36 @@ func (b *Releasing) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// EndWith cuts c when the body of resp is closed. If it has no body, that is now.
-func EndWith(resp *http.Response, c Cutter) {
+// EndWith cuts c when the body of resp is closed, and also with its last byte unless
+// uploading is set. If there is no body, that is now. The new body of resp is r, unless it
+// must be another.
+func EndWith(resp *http.Response, c Cutter, uploading bool, r *Releasing) {
 	switch b := resp.Body.(type) {
 	case nil:
 		c.Cut()
 	case io.ReadWriteCloser:
-		resp.Body = NewReleasingConn(b, c)
+		// After 101 Switching Protocols, one direction may end before the
+		// other, so only Close is the end.
+		resp.Body = &releasingConn{Releasing: Releasing{b, c, true}, Writer: b}
 	default:
-		if b == http.NoBody {
+		if b == http.NoBody && !uploading {
 			c.Cut()
 			return
 		}
-		resp.Body = &Releasing{ReadCloser: b, context: c, uploading: true}
+		r.ReadCloser, r.context, r.uploading = b, c, uploading
+		resp.Body = r
 	}
 }
 
-// ReleasingConn is a Releasing that can also be written to.
-type ReleasingConn struct {
-	io.ReadWriteCloser
-	context Cutter
-}
-
-// NewReleasingConn returns body as one whose Close ends context.
-func NewReleasingConn(body io.ReadWriteCloser, context Cutter) *ReleasingConn {
-	return &ReleasingConn{body, context}
-}
-
-func (b *ReleasingConn) Close() error {
-	defer b.context.Cut()
-	return b.ReadWriteCloser.Close()
+// releasingConn is a Releasing that can also be written to.
+type releasingConn struct {
+	Releasing
+	io.Writer
 }
 
 // CloseWrite closes the writing direction, if the body below can.
-func (b *ReleasingConn) CloseWrite() error {
-	if c, ok := b.ReadWriteCloser.(interface{ CloseWrite() error }); ok {
+func (b *releasingConn) CloseWrite() error {
+	if c, ok := b.ReadCloser.(interface{ CloseWrite() error }); ok {
 		return c.CloseWrite()
 	}
 	return fmt.Errorf("CloseWrite: %w", http.ErrNotSupported)

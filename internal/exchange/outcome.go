@@ -245,7 +245,7 @@ func (x *exchange) finish(do decide.Deed) (resp *http.Response, err error) {
 		resp = x.last.resp
 		if once := x.payload.once; once != nil && once.Seal(false, false) {
 			// The end of resp is also that of a request body that the base may still read.
-			body.EndWith(resp, once)
+			body.EndWith(resp, once, true, new(body.Releasing))
 		}
 	case do == decide.Answer:
 		err = x.failed()
