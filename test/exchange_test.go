@@ -22,18 +22,6 @@ import (
 // These tests cover the time before a first attempt at a closed gate or an open
 // breaker, and the end of a wait.
 
-// gatedHost returns a Transport whose gate for example.com a 429 has just
-// closed for 8 s. The steps are what its base does afterwards.
-func gatedHost(t *testing.T, n *notes, steps ...play.Step) (*retrip.Transport, *play.Script) {
-	t.Helper()
-	base := play.Base(append([]play.Step{play.Reply(429, "Retry-After: 8")}, steps...)...)
-	tr := &retrip.Transport{Base: base, Metrics: &retrip.Metrics{}, Trace: n.trace(), Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}}
-	play.Finish(t, do(t, tr, play.Request(t, "POST", nil)))
-	require.Equal(t, 8*time.Second, play.Must(tr.HostState("example.com:80")).PausedFor)
-	n.lines = nil
-	return tr, base
-}
-
 // The caller of a new request goes while the request waits at the gate.
 //
 //retrip:promise P10
@@ -57,8 +45,12 @@ func TestExchange_GateCanceled(t *testing.T) {
 	} {
 		play.Bubble(t, tt.name, func(t *testing.T) {
 			var n notes
-			tr, base := gatedHost(t, &n, play.Reply(200))
+			base := play.Base(play.Reply(429, "Retry-After: 8"), play.Reply(200))
+			tr := &retrip.Transport{Base: base, Metrics: &retrip.Metrics{}, Trace: n.trace(), Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}}
+			play.Finish(t, do(t, tr, play.Request(t, "POST", nil)))
+			n.lines = nil
 			before := play.Must(tr.HostState("example.com:80"))
+			require.Equal(t, 8*time.Second, before.PausedFor)
 			body := play.NewSend("x")
 			req, end := tt.end(play.Request(t, "PUT", body))
 			start := time.Now()
@@ -90,171 +82,61 @@ func TestExchange_GateCanceled(t *testing.T) {
 	}
 }
 
-// A new request would get through the gate only after its deadline.
+// A request that is refused before its first attempt sends nothing, and its error, hooks and
+// metrics have the reason.
 //
 //retrip:promise P3 P10
-func TestExchange_GateBeyondTheDeadline(t *testing.T) {
-	for name, limit := range map[string]func(*http.Request, *retrip.Policy) (*http.Request, context.CancelFunc){
-		"Policy.Deadline": func(r *http.Request, p *retrip.Policy) (*http.Request, context.CancelFunc) {
-			p.Deadline = 5 * time.Second
-			return r, func() {}
-		},
-		"context": func(r *http.Request, _ *retrip.Policy) (*http.Request, context.CancelFunc) {
-			ctx, cancel := context.WithTimeout(r.Context(), 5*time.Second)
-			return r.WithContext(ctx), cancel
-		},
+func TestExchange_Refused(t *testing.T) {
+	breaker := retrip.Policy{Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: 10 * time.Second}}
+	gate := retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}
+	for name, tt := range map[string]struct {
+		policy, own retrip.Policy // of all, and of the request
+		limit       time.Duration // of its context
+		reason      retrip.Reason
+	}{
+		"breaker":               {breaker, retrip.Policy{}, time.Hour, retrip.ReasonBreakerOpen},
+		"gate, Policy.Deadline": {gate, retrip.Policy{Deadline: 5 * time.Second}, time.Hour, retrip.ReasonHostPaused},
+		"gate, context":         {gate, retrip.Policy{}, 5 * time.Second, retrip.ReasonHostPaused},
 	} {
-		play.Bubble(t, name, func(t *testing.T) {
-			var n notes
-			tr, base := gatedHost(t, &n, play.Reply(200))
-			body := play.NewSend("x")
-			var p retrip.Policy
-			req, cancel := limit(play.Request(t, "PUT", body), &p)
-			defer cancel()
-			start := time.Now()
-			resp, err := tr.RoundTrip(req.WithContext(retrip.WithPolicy(req.Context(), p)))
-			assert.Nil(t, resp)
-			assert.Zero(t, time.Since(start))
-			assert.Equal(t, &retrip.Error{Reason: retrip.ReasonHostPaused}, err)
-			assert.Equal(t, 1, base.Attempts())
-			assert.EqualValues(t, 1, body.Closed.Load())
-			assert.Zero(t, play.Must(tr.HostState("example.com:80")).Waiting, "it takes no place")
-			assert.Equal(t, []string{
-				"giveup #0 0 host_paused wait=0s server=false at=0s default",
-				"done #0 0 host_paused wait=0s server=false at=0s default",
-			}, n.lines)
-			metrics := counted(t, tr.Metrics)
-			assert.Contains(t, metrics, "give_ups_total{default,host_paused} 1")
-			assert.Contains(t, metrics, "requests_total{default,gave_up} 2")
-			assert.Contains(t, metrics, "attempts_total{default,429} 1")
-		})
+		for _, method := range []string{"GET", "PUT"} {
+			play.Bubble(t, name+" "+method, func(t *testing.T) {
+				var n notes
+				base := play.Base(play.Reply(503, "Retry-After: 8"), play.Reply(200))
+				tr := &retrip.Transport{Base: base, Metrics: &retrip.Metrics{}, Policy: tt.policy}
+				play.Finish(t, do(t, tr, play.Request(t, "POST", nil)))
+
+				req, body := play.Request(t, method, nil), play.NewSend("x")
+				if method == "PUT" {
+					req = play.Request(t, method, body)
+				}
+				ctx, cancel := context.WithTimeout(req.Context(), tt.limit)
+				defer cancel()
+				start := time.Now()
+				resp, err := tr.RoundTrip(req.WithContext(retrip.WithTrace(retrip.WithPolicy(ctx, tt.own), n.trace())))
+				assert.Nil(t, resp)
+				assert.Zero(t, time.Since(start))
+				assert.Equal(t, &retrip.Error{Reason: tt.reason}, err)
+				assert.Equal(t, 1, base.Attempts())
+				assert.Equal(t, method == "PUT", body.Closed.Load() == 1)
+				assert.Zero(t, play.Must(tr.HostState("example.com:80")).Waiting, "it takes no place")
+				var lines []string
+				for _, hook := range []string{"giveup", "done"} {
+					lines = append(lines, fmt.Sprintf("%s #0 0 %s wait=0s server=false at=0s default", hook, tt.reason))
+				}
+				assert.Equal(t, lines, n.lines)
+				metrics := counted(t, tr.Metrics)
+				for _, want := range []string{"give_ups_total{default," + string(tt.reason) + "} 1", "give_ups_total{default,not_idempotent} 1",
+					"requests_total{default,gave_up} 2", "attempts_total{default,5xx} 1"} {
+					assert.Contains(t, metrics, want)
+				}
+
+				time.Sleep(15 * time.Second)
+				play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
+				time.Sleep(5 * time.Minute)
+				assert.Empty(t, play.Held(tr))
+			})
+		}
 	}
-}
-
-// A request to a host with an open breaker.
-//
-//retrip:promise P3
-func TestExchange_BreakerFailsFast(t *testing.T) {
-	for name, body := range map[string]*play.SendBody{"no body": nil, "body": play.NewSend("x")} {
-		play.Bubble(t, name, func(t *testing.T) {
-			var n notes
-			base := play.Base(play.Reply(503), play.Reply(200))
-			tr := &retrip.Transport{Base: base, Metrics: &retrip.Metrics{}, Policy: retrip.Policy{
-				Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: 10 * time.Second},
-			}}
-			resp, err := tr.RoundTrip(play.Request(t, "POST", nil))
-			require.NoError(t, err)
-			play.Finish(t, resp)
-			require.Equal(t, retrip.BreakerOpen, play.Must(tr.HostState("example.com:80")).Breaker)
-
-			req := play.Request(t, "GET", nil)
-			if body != nil {
-				req = play.Request(t, "PUT", body)
-			}
-			start := time.Now()
-			resp, err = tr.RoundTrip(req.WithContext(retrip.WithTrace(req.Context(), n.trace())))
-			assert.Nil(t, resp)
-			assert.Zero(t, time.Since(start))
-			assert.Equal(t, &retrip.Error{Reason: retrip.ReasonBreakerOpen}, err)
-			assert.Equal(t, 1, base.Attempts())
-			if body != nil {
-				assert.EqualValues(t, 1, body.Closed.Load())
-			}
-			assert.Equal(t, []string{
-				"giveup #0 0 breaker_open wait=0s server=false at=0s default",
-				"done #0 0 breaker_open wait=0s server=false at=0s default",
-			}, n.lines)
-			metrics := counted(t, tr.Metrics)
-			assert.Contains(t, metrics, "give_ups_total{default,breaker_open} 1")
-			assert.Contains(t, metrics, "give_ups_total{default,not_idempotent} 1")
-			assert.Contains(t, metrics, "requests_total{default,gave_up} 2")
-			assert.Contains(t, metrics, "attempts_total{default,5xx} 1")
-
-			time.Sleep(15 * time.Second)
-			resp, err = tr.RoundTrip(play.Request(t, "GET", nil))
-			require.NoError(t, err, "the probe")
-			play.Finish(t, resp)
-			time.Sleep(time.Minute)
-			assert.Empty(t, play.Held(tr))
-		})
-	}
-}
-
-// If the breaker opens during the wait before a retry, the request ends with
-// the outcome before that wait.
-//
-//retrip:promise P17
-func TestExchange_BreakerOpensInTheWait(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var n notes
-		base := play.Base(play.Reply(503, "X: first"), play.Reply(503, "X: second"))
-		tr := &retrip.Transport{Base: base, Metrics: &retrip.Metrics{}, Policy: play.With(func(p *retrip.Policy) {
-			p.Budget = 5
-			p.Breaker = retrip.Breaker{Ratio: 1, MinVolume: 2, OpenFor: time.Minute}
-		})}
-		time.AfterFunc(500*time.Millisecond, func() {
-			drop(t, tr, play.Request(t, "POST", nil))
-		})
-		body := play.NewSend("x")
-		req := play.Request(t, "PUT", body)
-		start := time.Now()
-		resp, err := tr.RoundTrip(req.WithContext(retrip.WithTrace(req.Context(), n.trace())))
-		assert.Nil(t, resp)
-		assert.Equal(t, time.Second, time.Since(start))
-		e := play.AsError(t, err)
-		assert.Equal(t, retrip.ReasonBreakerOpen, e.Reason)
-		assert.Equal(t, 1, e.Attempts)
-		assert.Equal(t, 503, e.StatusCode)
-		assert.Equal(t, "first", e.Header.Get("X"))
-		assert.NoError(t, e.Unwrap())
-		assert.Equal(t, 2, base.Attempts())
-		assert.Equal(t, 2, base.ClosedBodies())
-		assert.EqualValues(t, 1, body.Closed.Load())
-		state := play.Must(tr.HostState("example.com:80"))
-		assert.Equal(t, retrip.BreakerOpen, state.Breaker)
-		assert.Equal(t, 5.0, state.Tokens, "the token for the retry is back")
-		assert.Equal(t, []string{
-			"attempt #1 0 wait=0s server=false at=0s default",
-			"retry #1 503 server_error wait=1s server=false at=0s default",
-			"giveup #1 503 breaker_open wait=0s server=false at=1s default",
-			"done #1 503 breaker_open wait=0s server=false at=1s default",
-		}, n.lines)
-		metrics := counted(t, tr.Metrics)
-		assert.NotContains(t, metrics, "retries_total{default,server_error} 1", "it wasn't sent")
-		assert.Contains(t, metrics, "attempts_total{default,5xx} 2")
-		assert.Contains(t, metrics, "give_ups_total{default,breaker_open} 1")
-	})
-}
-
-// The caller goes while a retry waits at the gate after its own wait.
-//
-//retrip:promise P10
-func TestExchange_CanceledAtTheGateBeforeARetry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		base := play.Base(play.Reply(503, "X: y"), play.Reply(429, "Retry-After: 20"))
-		tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) {
-			p.Budget = 5
-			p.Gate.Enabled = retrip.On
-		})}
-		time.AfterFunc(500*time.Millisecond, func() {
-			drop(t, tr, play.Request(t, "POST", nil))
-		})
-		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(10*time.Second, cancel)
-		body := play.NewSend("x")
-		start := time.Now()
-		_, err := tr.RoundTrip(play.Request(t, "PUT", body).WithContext(ctx))
-		assert.Equal(t, 10*time.Second, time.Since(start))
-		assert.ErrorIs(t, err, context.Canceled)
-		e := play.AsError(t, err)
-		assert.Equal(t, retrip.ReasonCanceled, e.Reason)
-		assert.Equal(t, 1, e.Attempts)
-		assert.Equal(t, 503, e.StatusCode)
-		assert.Equal(t, "y", e.Header.Get("X"))
-		assert.EqualValues(t, 1, body.Closed.Load())
-		assert.Equal(t, 5.0, play.Must(tr.HostState("example.com:80")).Tokens)
-		assert.Equal(t, 2, base.Attempts())
-	})
 }
 
 // A hook that panics about a refusal leaves nothing behind.

@@ -32,6 +32,8 @@ import (
 // A Transport does what the stories tell: its base and the fleet's store do what happens
 // there, and what it sends, waits for and returns is what follows. What its hooks don't
 // show, such as a wait that goes on, shows in the instants.
+//
+//retrip:promise P10
 func TestTransport_Stories(t *testing.T) {
 	for name, s := range play.Stories(t, "..") {
 		bubble(t, name, func(t *testing.T) {

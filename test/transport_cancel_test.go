@@ -145,24 +145,6 @@ func TestTransport_Cancel(t *testing.T) {
 	}
 }
 
-// The token of a retry that is never made comes back.
-//
-//retrip:promise P10
-func TestTransport_CancelReturnsToken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		base := play.Base(play.Reply(503))
-		tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.Budget = 1 })}
-		for range 3 {
-			ctx, cancel := context.WithCancel(t.Context())
-			time.AfterFunc(time.Second/2, cancel)
-			_, err := tr.RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
-			assert.Equal(t, retrip.ReasonCanceled, play.AsError(t, err).Reason)
-			assert.Empty(t, play.Held(tr))
-		}
-		assert.Equal(t, 3, base.Attempts())
-	})
-}
-
 // http.Client.Timeout ends an attempt, and no wait begins that doesn't fit it.
 //
 //retrip:promise P3 P10
