@@ -46,22 +46,21 @@ const (
 // wordOf returns the word for r.
 func wordOf(r decide.Reason) Reason { return Reason(r.String()) }
 
-// Error is the error that RoundTrip returns after several attempts, during a
-// wait, when a breaker or gate refused the first attempt, or if Base's error hides why
-// the caller canceled. If the only attempt fails, RoundTrip returns Base's error, with
-// the limit of the policy that ended it, if one did. If the context has ended before
-// the first attempt, RoundTrip returns its cause.
+// Error is the error that RoundTrip returns after several attempts, during a wait,
+// when a breaker or gate refused the first attempt, or if Base's error hides why the
+// caller canceled. If the only attempt fails, RoundTrip returns Base's error, with the
+// limit of the policy that ended it, if one did, and if the context has ended before
+// the first attempt, its cause.
 type Error struct {
 	Attempts int    // number of attempts made; 0 if a breaker or gate refused the first
 	Reason   Reason // why no further attempt followed; empty if a retry can't fix the last error
 
-	// StatusCode and Header are those of the last response, or zero if there
-	// was none. The body of that response is gone.
+	// StatusCode and Header are those of the last response, whose body is gone, or zero.
 	StatusCode int
 	Header     http.Header
 
-	// Err wraps the errors of all attempts, the last error first; errors.Is and
-	// errors.As find each of them. It is nil if there was no error.
+	// Err wraps the errors of all attempts, the last error first, for errors.Is
+	// and errors.As. It is nil if there was no error.
 	Err error
 
 	last error // the most recent error in Err, for Timeout

@@ -22,20 +22,18 @@ import (
 // 15 s. docs/fleet.md has the rule and its figures.
 type Fleet struct{ accounts fleet.Accounts }
 
-// NewFleet returns a Fleet with its accounts in a store that all processes of the
-// fleet share. If add is nil, the accounts are in the memory of this program, for
-// all Transports with this Fleet; such a Fleet needs no Close. The module
-// github.com/retrip/retrip/contrib/fleetredis is a store in Redis or Valkey, whose
-// method Add is such a function.
+// NewFleet returns a Fleet with its accounts in a store that all processes share. If
+// add is nil, the accounts are in the memory of this program, and need no Close. The
+// method Add of the store in Redis or Valkey of module
+// github.com/retrip/retrip/contrib/fleetredis is such a function.
 //
-// add adds tokens to the account of a host, given as "example.com:443", and
-// returns the new level. Tokens may be negative, or 0 to read the level. The level
-// stays between 0 and size. An account that doesn't exist, or that nobody has used
-// or read for a minute, holds size. Processes may pass different sizes for one
-// account, so a store should keep the number of missing tokens, not the level.
-//
-// The Fleet calls add from up to 64 goroutines. add should return when ctx ends.
-// After an error, a panic or an impossible level, the budget decides alone.
+// add adds tokens, a negative number or 0, too, to the account of a host, such as
+// "example.com:443", and returns the new level, which stays between 0 and size. An
+// account that doesn't exist, or that nobody has used or read for a minute, holds
+// size. Processes may pass different sizes for one account, so a store should keep
+// the number of missing tokens, not the level. Up to 64 goroutines call add, which
+// should return when ctx ends. After an error, a panic or an impossible level, the
+// budget decides alone.
 func NewFleet(add func(ctx context.Context, host string, tokens, size float64) (level float64, err error)) *Fleet {
 	f := &Fleet{}
 	f.accounts.Open(add)

@@ -86,10 +86,10 @@ func (s HostState) MarshalJSON() ([]byte, error) {
 	return json.Marshal(wire)
 }
 
-// HostState returns what t knows about a host, given as "example.com:443" or
-// "[::1]:8080". Its spelling doesn't matter, as in Transport.Hosts. A host
-// without trouble has all its tokens, no pause and a closed breaker. The error
-// says why host isn't valid, or what is wrong with t's policies.
+// HostState returns what t knows about a host, such as "example.com:443" or
+// "[::1]:8080", in any spelling. A host without trouble has all its tokens, no pause
+// and a closed breaker. The error says why host isn't valid, or what is wrong with
+// t's policies.
 func (t *Transport) HostState(host string) (HostState, error) {
 	key, err := hostkey.Parse(host)
 	if err != nil {
@@ -184,9 +184,8 @@ func (t *Transport) state(s *settings, e *host.Entry, key hostkey.Key, now time.
 	return state
 }
 
-// PolicyFor returns the policy in force for a host, given as for HostState,
-// with every inherited field and every default filled in. The error is as for
-// HostState.
+// PolicyFor returns the policy in force for a host, with every inherited field and
+// every default filled in. Host and error are as for HostState.
 func (t *Transport) PolicyFor(host string) (Policy, error) {
 	key, err := hostkey.Parse(host)
 	if err != nil {
@@ -199,9 +198,8 @@ func (t *Transport) PolicyFor(host string) (Policy, error) {
 	return s.of(key).policy.clone(), nil
 }
 
-// Policies returns the policies in force as they were set, by the fields Policy
-// and Hosts or by SetPolicies. The caller may change the result. The error says
-// what is wrong with t's policies.
+// Policies returns the policies in force as the fields Policy and Hosts or SetPolicies
+// have set them. The caller may change them. The error says what is wrong with them.
 func (t *Transport) Policies() (Policy, map[string]Policy, error) {
 	s := t.start()
 	if s.err != nil {

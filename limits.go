@@ -9,27 +9,22 @@ import (
 	"time"
 )
 
-// Backoff is the schedule of waits before retries. The ceiling of the wait
-// before retry n, counting from 1, is
-//
-//	ceiling = min(Cap, Base·2^(n-1))
-//
-// Jitter draws the wait, by default uniformly between 0 and the ceiling:
-// 0 – 100 ms before the first retry, 0 – 200 ms before the second, and 0 – 10 s
-// before the eighth and later ones. The formulas come from Marc Brooker,
-// "Exponential Backoff And Jitter", AWS Architecture Blog, 2015, but
-// DecorrelatedJitter applies Cap within the draw. Fields that are 0 inherit, as
-// in [Policy].
+// Backoff is the schedule of waits before retries. The ceiling of the wait before
+// retry n is min(Cap, Base·2^(n-1)). Jitter draws the wait, by default uniformly
+// between 0 and the ceiling: 0 – 100 ms before the first retry, 0 – 200 ms before
+// the second, and 0 – 10 s before the eighth and later ones. The formulas come from
+// Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015, but
+// DecorrelatedJitter applies Cap within the draw. Fields that are 0 inherit, as in
+// [Policy].
 type Backoff struct {
 	// Base is the ceiling of the first wait. Off retries at once, unless the
 	// server asks for a wait or ThrottleBase applies. The default is 100 ms.
 	Base time.Duration `json:"base"`
 	// Cap is the highest ceiling. Cap can't be Off. The default is 10 s.
 	Cap time.Duration `json:"cap"`
-	// ThrottleBase replaces Base, if Base is shorter, after a 429 that names no
-	// wait, either with a Retry-After above 0 or in a dialect; Cap still
-	// applies. A [Gate] uses its own pace instead, and the pause of a host
-	// takes precedence. The default is 1 s.
+	// ThrottleBase replaces a shorter Base after a 429 that names no wait, by a
+	// Retry-After above 0 or in a dialect. A [Gate] uses its own pace instead, and
+	// the pause of a host takes precedence. The default is 1 s.
 	ThrottleBase time.Duration `json:"throttle_base"`
 	// Jitter says how a wait is drawn. The default is FullJitter.
 	Jitter Jitter `json:"jitter"`
@@ -40,20 +35,15 @@ type Backoff struct {
 type Jitter uint8
 
 const (
-	FullJitter  Jitter = iota + 1 // from 0 to the ceiling
-	EqualJitter                   // from half the ceiling to the ceiling
-
-	// DecorrelatedJitter draws from Base to three times the previous wait, at
-	// most Cap. The first previous wait is Base.
-	DecorrelatedJitter
-
-	NoJitter // always the ceiling: clients that failed together retry together
+	FullJitter         Jitter = iota + 1 // from 0 to the ceiling
+	EqualJitter                          // from half the ceiling to the ceiling
+	DecorrelatedJitter                   // from Base to three times the previous wait, at first Base, at most Cap
+	NoJitter                             // always the ceiling: clients that failed together retry together
 )
 
 var jitterNames = [...]string{"", "full", "equal", "decorrelated", "none"}
 
-// String returns the name of j in a policy's JSON: "full", "equal",
-// "decorrelated" or "none", and "" for the zero Jitter.
+// String returns "full", "equal", "decorrelated", "none", as in JSON, or "".
 func (j Jitter) String() string {
 	if int(j) < len(jitterNames) {
 		return jitterNames[j]
@@ -61,12 +51,12 @@ func (j Jitter) String() string {
 	return fmt.Sprintf("Jitter(%d)", uint8(j))
 }
 
-// Breaker stops attempts to a host that is down, so that requests to the host
-// no longer cost timeouts. A breaker opens when Window holds at least MinVolume
-// results, of which at least Ratio are failures: outcomes that the policy calls
-// retryable. If Window holds fewer results, the breaker opens after MinVolume
-// failures in a row; a success, or an hour without a failure, restarts that
-// count. Cancellations by the caller, and failures of its request body, don't count.
+// Breaker stops attempts to a host that is down, so that requests to it no longer
+// cost timeouts. A breaker opens when Window holds at least MinVolume results, of
+// which at least Ratio are failures: outcomes that the policy calls retryable. If
+// Window holds fewer, it opens after MinVolume failures in a row; a success, or an
+// hour without a failure, restarts that count. Cancellations by the caller, and
+// failures of its request body, don't count.
 //
 // While the breaker is open, requests fail at once with [ReasonBreakerOpen]. After
 // OpenFor, the breaker lets two attempts through as probes. If fewer than Ratio of
@@ -74,18 +64,15 @@ func (j Jitter) String() string {
 // the interval between requests. A low Ratio turns a partial outage into a full one.
 //
 // The zero Breaker is off. A Breaker with any field set is on; fields that are
-// 0 inherit, as in [Policy]. Only Ratio can be Off.
+// 0 inherit, as in [Policy]. Only Ratio can be Off, for no breaker.
 type Breaker struct {
-	// Ratio is the share of failures that opens the breaker, 0.01 to 1. Off
-	// switches the breaker off. The default is 0.8.
+	// Ratio is the share of failures that opens the breaker, 0.01 to 1. The default is 0.8.
 	Ratio float64 `json:"ratio"`
 	// Window is how far back results count. The default is 10 s.
 	Window time.Duration `json:"window"`
-	// MinVolume is the number of results that Window must hold for Ratio to
-	// count or, if Window holds fewer, of failures in a row. The default is 20.
+	// MinVolume is the number of results, or of failures in a row. The default is 20.
 	MinVolume int `json:"min_volume"`
-	// OpenFor is how long the breaker stays open: 0.5 to 1.5 times that, at random.
-	// The default is 5 s.
+	// OpenFor is how long the breaker stays open, times 0.5 to 1.5 at random. The default is 5 s.
 	OpenFor time.Duration `json:"open_for"`
 }
 
@@ -112,11 +99,10 @@ type Gate struct {
 	// Enabled switches the gate on or off.
 	Enabled Switch `json:"enabled"`
 
-	// Key names the gate at which a request waits, for servers that limit each
-	// tenant or API key: a refusal of one name holds back no other. An empty name,
-	// or a nil Key, means the host's own gate, which names share that are refused
-	// while 4096 others have gates. Names appear in no metric, log record or
-	// HostState. Key must return the same name for the same request, be safe for
-	// concurrent use, and not read the request's body.
+	// Key names the gate at which a request waits, for servers that limit each tenant
+	// or API key: a refusal of one name holds back no other. Without a name, it is the
+	// host's own gate, which names share that are refused while 4096 others have gates.
+	// Metrics, logs and HostState show no names. Key must always name a request alike,
+	// be safe for concurrent use, and not read the request's body.
 	Key func(*http.Request) string `json:"-"`
 }

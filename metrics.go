@@ -30,20 +30,18 @@ import (
 // Counting can't fail and, without Durations, allocates nothing. docs/metrics.md
 // says what each metric counts and when its series appear and disappear.
 //
-// The zero Metrics is ready to use. It is safe for concurrent use and must not
-// be copied.
+// The zero Metrics is ready to use. A Metrics is safe for concurrent use, and must not
+// be copied, nor its fields changed after the first use.
 type Metrics struct {
-	// Exemplar, if not nil, returns the labels of an exemplar for a request
-	// with the given context, such as the trace_id of its span, or nil for
-	// none. Metrics calls Exemplar only for retries, waits at gates and
-	// give-ups, and drops labels that Prometheus would reject. Exemplar must be
-	// safe for concurrent use and must not be changed after the first use of m.
+	// Exemplar, if not nil, returns the labels of an exemplar for a request with the
+	// given context, such as the trace_id of its span, or nil for none. It is called
+	// for retries, waits at gates and give-ups; labels that Prometheus would reject
+	// are dropped. It must be safe for concurrent use.
 	Exemplar func(context.Context) prometheus.Labels
 
-	// Durations, if not nil, adds the histograms retrip_request_duration_seconds
-	// and retrip_request_attempts. The values of their label host are these
-	// names, such as "api.example.com", and "other". Durations must not be
-	// changed after the first use of m, and cost two readings of the clock.
+	// Durations, if not nil, adds the histograms retrip_request_duration_seconds and
+	// retrip_request_attempts, for two readings of the clock. The values of their label
+	// host are these names, such as "api.example.com", and "other".
 	Durations []string
 
 	once sync.Once // initializes the fields below, on first use

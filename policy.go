@@ -15,9 +15,8 @@ import (
 	"github.com/retrip/retrip/internal/incoming"
 )
 
-// Off, as the value of a field of a [Policy], switches off what the field
-// describes, unless the comment of the field or of its type says that the field
-// can't be Off. Any other negative value is an error.
+// Off switches off what a field of a [Policy] describes, unless the comment of the
+// field or of its type says that it can't. Other negative values are errors.
 const Off = -1
 
 // Switch is a field of a [Policy] that is [On], [Off] or, if 0, inherited. In
@@ -41,21 +40,20 @@ func (s Switch) String() string {
 	}
 }
 
-// Policy says how to retry requests to a set of hosts. It is a plain value: a
-// program can print, compare, store (as JSON) and reuse it.
+// Policy says how to retry requests to a set of hosts. It is a plain value, which a
+// program can print, store as JSON and reuse. The zero Policy is a sound default.
 //
-// The zero Policy is a sound default. A field that is 0, "" or nil inherits its
-// value: in [Transport.Hosts] from Transport.Policy, in [WithPolicy] from the
-// policy of the host, and in Transport.Policy from the default that its comment
-// names. A field whose comment names no default is off, or has no bound. A
-// non-nil slice replaces the inherited one, even if empty. Functions must be
-// safe for concurrent use.
+// A field that is 0, "" or nil inherits its value: in [Transport.Hosts] from
+// Transport.Policy, in [WithPolicy] from the policy of the host, and in
+// Transport.Policy from the default that its comment names; without one, the field
+// is off or has no bound. A non-nil slice replaces the inherited one, even if empty,
+// and has at most 200 elements. Functions must be safe for concurrent use.
 //
 // # Attempts and waits
 //
 // MaxAttempts and MaxWait can't be Off. If a server asks for a wait longer than
 // MaxWait, the Transport gives up at once and returns the response in hand; at a
-// [Gate], every request that would have to wait that long gives up.
+// [Gate], so does every request that would have to wait that long.
 //
 // AttemptTimeout and Deadline never cut off a body. AttemptTimeout should be at
 // least 1.5 times as long as a new connection and the usual response take together.
@@ -64,11 +62,11 @@ func (s Switch) String() string {
 //
 // # Hedges
 //
-// If a first attempt takes longer than nearly all others at its host, Hedge sends
-// a second one beside it, if possible over another connection. The first good
-// answer wins, and the other attempt is canceled. Both may run Classify at the
-// same time. A share of 0.05 allows one hedge per 20 requests. Only a GET, HEAD or
-// OPTIONS without a body gets a hedge. P21 in docs/promises.md has the rest.
+// If the first attempt of a GET, HEAD or OPTIONS without a body takes longer than
+// nearly all others at its host, Hedge sends a second one beside it, if possible over
+// another connection. The first good answer wins, and the other attempt is canceled.
+// Both may run Classify at the same time. A share of 0.05 allows one hedge per 20
+// requests. P21 in docs/promises.md has the rest.
 //
 // # What is retried
 //
@@ -87,12 +85,11 @@ func (s Switch) String() string {
 //
 // # What may be repeated
 //
-// Unprocessed is for statuses by which the hosts say that they have not
-// processed the request, as most APIs do with 429. Idempotent runs once per
-// request. Even so, the Transport repeats a request that the server provably did
-// not process, and net/http may repeat a GET, HEAD, OPTIONS, TRACE or a request
-// with a key after a dead pooled connection. IdempotencyKey should be on only for
-// hosts that document the header.
+// Unprocessed is for statuses that say that the host has not processed the request,
+// as most APIs do with 429. Idempotent runs once per request. Even so, the Transport
+// repeats a request that the server provably did not process, and net/http may repeat
+// a GET, HEAD, OPTIONS, TRACE or a request with a key after a dead pooled connection.
+// IdempotencyKey should be on only for hosts that document the header.
 //
 // net/http makes transparent retries: it repeats some requests by itself, even
 // POSTs, and endlessly with some HTTP/2 servers. After ten sends, a derived attempt
@@ -103,9 +100,9 @@ func (s Switch) String() string {
 // # Response bodies
 //
 // If a body breaks within the first WholeBody bytes, the attempt fails like any
-// other. If no retry follows, the caller gets the response, whose body yields
-// the bytes read and then its own error. The timeouts apply until the bytes have
-// arrived. WholeBody holds back slow streams, but not event streams and the like.
+// other. If no retry follows, the caller gets the response, whose body yields the
+// bytes read and then its error. The timeouts apply until the bytes have arrived.
+// WholeBody holds back slow streams, but not event streams and the like.
 // At most half a second after BodyIdleTimeout, the body fails with a timeout
 // error, or Resume continues it. BodyIdleTimeout needs a Base whose bodies end
 // with the request's context, as net/http's do.
@@ -134,9 +131,7 @@ func (s Switch) String() string {
 // RetryHeader names a header without another meaning, such as "Retry-Attempt",
 // so that an overloaded server can shed retries first. First attempts carry it
 // only on behalf of an incoming retry, with the context of a
-// [github.com/retrip/retrip/shed.Handler]; the count then continues from there.
-//
-// Each list may have at most 200 elements.
+// [github.com/retrip/retrip/shed.Handler], whose count continues.
 type Policy struct {
 	// MaxAttempts bounds the attempts, including the first; 1 means no retries. The default is 4.
 	MaxAttempts int `json:"max_attempts"`
@@ -208,11 +203,11 @@ const (
 // matches in any case.
 const noRetryHeader = "off"
 
-// WithPolicy returns a context whose requests follow p. Fields that p leaves
-// unset inherit from the policy of an enclosing WithPolicy, and then from the
-// policy of the host. Budgets, breakers and gates belong to the host, so p may
-// only switch them off. RoundTrip returns an error if p is invalid. The context is safe for
-// concurrent use. The slices in p must not be changed after the call.
+// WithPolicy returns a context whose requests follow p. Unset fields of p inherit
+// from the policy of an enclosing WithPolicy, and then from that of the host.
+// Budgets, breakers and gates belong to the host, so p may only switch them off.
+// RoundTrip returns an error if p is invalid. The context is safe for concurrent
+// use. The slices in p must not be changed after the call.
 func WithPolicy(ctx context.Context, p Policy) context.Context {
 	next := &override{policy: &p, from: incoming.Of(ctx), limits: p.MaxAttempts != 0}
 	if o := overrideOf(ctx); o != nil {
@@ -257,10 +252,10 @@ func overrideOf(ctx context.Context) *override {
 
 // Peek returns the first n bytes of the body of resp without consuming them, for
 // Policy.Classify: some services report an error inside a 200. There are fewer if the
-// body ends or, without a Content-Length, sends nothing for 100 ms, and none if n isn't
-// positive, resp has no body, or resp is a 101. If the body broke, Peek returns its
-// error, as a later Read does. The bytes must not be changed, and are valid until the
-// body is read. Nobody else may use resp meanwhile.
+// body ends or, without a Content-Length, sends nothing for 100 ms, and none without a
+// body, after a 101 or if n isn't positive. If the body broke, Peek returns its error,
+// as a later Read does. The bytes are read-only, and valid until the body is read.
+// Nobody else may use resp meanwhile.
 func Peek(resp *http.Response, n int) ([]byte, error) {
 	if n <= 0 || !body.In(resp) {
 		return nil, nil

@@ -18,16 +18,14 @@ import (
 	"github.com/retrip/retrip/internal/syntax"
 )
 
-// Validate reports everything that is wrong with the policies in the fields of
-// t, for program start and for tests. The error names the host, field and value
-// of each mistake. Validate also reports three problems that RoundTrip
-// tolerates:
+// Validate reports everything that is wrong with the fields of t, for program start
+// and for tests. The error names the host, field and value of each mistake. Validate
+// also reports three problems that RoundTrip tolerates:
 //
 //   - The attempts and waits of a policy can't fit its Deadline, even if no
 //     server sends Retry-After or a 429.
 //   - Base is, or wraps, a Transport, so the attempts multiply.
-//   - A dialect belongs to an API whose calls are POSTs, but the policy never
-//     allows a POST to be repeated.
+//   - The calls of a dialect's API are POSTs, which the policy never repeats.
 func (t *Transport) Validate() error {
 	m, err := compile(t.Policy, t.Hosts)
 	errs := []error{err}

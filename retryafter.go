@@ -10,12 +10,11 @@ import (
 	"github.com/retrip/retrip/internal/dialect"
 )
 
-// ParseRetryAfter returns the wait that the Retry-After of the response header
-// h asks for, counted from the receipt of the response, and reports whether h
-// has a valid Retry-After: delay-seconds or one of the three forms of an HTTP
-// date (RFC 9110 §10.2.3, §5.6.7). ParseRetryAfter measures a date against the
-// Date of the response, or against now if there is none. A date in the past
-// yields 0, and a value too large for a duration yields the longest duration.
+// ParseRetryAfter returns the wait that the response header h asks for, counted from
+// the receipt of the response, and reports whether h has a valid Retry-After:
+// delay-seconds or one of the three forms of an HTTP date (RFC 9110 §10.2.3, §5.6.7).
+// A date counts from the Date of the response, or from now if there is none. A date in
+// the past yields 0, and a value too large for a duration the longest duration.
 // Malformed values are ignored. Among several lines, the longest wait wins.
 func ParseRetryAfter(h http.Header, now time.Time) (time.Duration, bool) {
 	return dialect.RetryAfter(h, now)

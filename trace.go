@@ -38,9 +38,8 @@ type Trace struct {
 	// can't. The hooks of the requests for the rest run before Resume.
 	Resume func(Event)
 
-	// Hedge runs after a hedge, for which Attempt doesn't run. Reason is "won" (the
-	// hedge brought the answer), "lost" or "failed". Wait is the delay after which it
-	// was sent.
+	// Hedge runs after a hedge, for which Attempt doesn't run. Reason is "won" (it
+	// brought the answer), "lost" or "failed", and Wait the delay before it.
 	Hedge func(Event)
 
 	// Host runs when the state of a host changes: a pause begins or grows; a
@@ -51,12 +50,9 @@ type Trace struct {
 
 // Event is the argument of the hooks of [Trace].
 type Event struct {
-	// Request is the caller's request or, in hooks for the continuation of a
-	// body, the request for the rest.
-	Request *http.Request
-
-	Policy  string // pattern in Transport.Hosts that the request follows, or "default"
-	Attempt int    // number of the attempt that begins or, in other hooks, of the last one made; the first is 1, and 0 means none yet
+	Request *http.Request // the caller's or, in hooks for the continuation of a body, the request for the rest
+	Policy  string        // pattern in Transport.Hosts that the request follows, or "default"
+	Attempt int           // number of the attempt that begins or, in other hooks, of the last one made; the first is 1, and 0 means none yet
 
 	// StatusCode, Header and Err are the outcome of the last attempt. If the
 	// body of a response broke or came too late, all are set. Header is read-only.
@@ -64,16 +60,15 @@ type Event struct {
 	Header     http.Header
 	Err        error
 
-	// Reason says why the Transport retries or gives up. In Done, Reason is
-	// empty if the Transport didn't give up. In Resume, Reason is "continued"
-	// or says why the body can't be continued, and Offset is the number of
-	// bytes of the representation that the reader has.
+	// Reason says why the Transport retries or gives up, and is empty in Done if it
+	// didn't give up. In Resume, Reason is "continued" or says why the body can't be
+	// continued, and Offset is how many bytes of the representation the reader has.
 	Reason Reason
 	Offset int64
 
-	// Wait is the length of the wait before the next attempt, and FromServer
-	// says whether a server asked for it. At a gate, Wait is the time for which
-	// the gate holds all requests back; the queue comes on top.
+	// Wait is the wait before the next attempt, and FromServer says whether a server
+	// asked for it. At a gate, it is the time for which the gate holds all requests
+	// back; the queue comes on top.
 	Wait       time.Duration
 	FromServer bool
 

@@ -181,10 +181,10 @@ func defaultBase() *http.Transport {
 	return base
 }
 
-// SetPolicies replaces the policies for requests that begin after the call.
-// Requests in flight keep theirs, and hosts keep their state. If a policy is
-// invalid, SetPolicies changes nothing, and the error names what is wrong. The
-// fields Policy and Hosts keep their values; see [Transport.Policies].
+// SetPolicies replaces the policies for requests that begin after the call. Hosts
+// keep their state, and the fields Policy and Hosts their values; see
+// [Transport.Policies]. If a policy is invalid, SetPolicies changes nothing, and the
+// error names what is wrong.
 func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 	m, err := compile(policy, hosts)
 	if err != nil {
@@ -203,10 +203,9 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 	return nil
 }
 
-// CloseIdleConnections closes the idle connections of Base, if Base has a
-// method of that name, and those beside Base that retries and hedges have left,
-// including those that were in use at an earlier call. Transport
-// never closes connections of Base by itself.
+// CloseIdleConnections closes the idle connections of Base, if Base has such a method,
+// and those that retries and hedges have left beside Base, also if an earlier call
+// found them in use. Transport never closes connections of Base by itself.
 func (t *Transport) CloseIdleConnections() {
 	t.tables.Spares.Close()
 	if c, ok := t.start().Base.(interface{ CloseIdleConnections() }); ok {

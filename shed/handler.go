@@ -14,11 +14,13 @@
 package shed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -46,11 +48,9 @@ import (
 // of 64. A policy that the program sets for such a call with retrip.WithPolicy
 // takes precedence.
 //
-// A Handler is also a
-// [github.com/prometheus/client_golang/prometheus.Collector] that reports how
-// many requests arrived, how many were refused and how long the queue took. To
-// tell several Handlers of one program apart, register each with its own label,
-// using prometheus.WrapRegistererWith.
+// A Handler is also a [github.com/prometheus/client_golang/prometheus.Collector] that
+// reports how many requests arrived, how many were refused and how long the queue took.
+// To register several Handlers, give each a label with prometheus.WrapRegistererWith.
 //
 // Limit must be set; the zero value of every other field is a default. Fields
 // must not be changed after the first request. A Handler is safe for concurrent
@@ -61,70 +61,53 @@ type Handler struct {
 	// http.DefaultServeMux.
 	Handler http.Handler
 
-	// Limit is how many requests are served at a time. It must be set to what
-	// keeps the server busy: the requests per second that it can do, times the
-	// seconds that one request takes while the server keeps up, and a little more. Below that, the server
-	// does less than it can; above it, requests wait inside the server, where
-	// QueueTime doesn't bound the wait. Off means no limit: no request waits, and
-	// only requests without time left are refused. With 0, every request gets a
-	// 500 that says how to choose Limit.
+	// Limit is how many requests are served at a time. It must be set to what keeps
+	// the server busy: the requests per second that it can do, times the seconds that
+	// one takes while the server keeps up, and a little more. Below that, the server
+	// does less than it can; above it, requests wait inside the server, where QueueTime
+	// doesn't bound the wait. Off means no limit: only requests without time left are
+	// refused. With 0, every request gets a 500 that says how to choose Limit.
 	//
 	// All requests share the Limit, so a route that becomes slow takes the places
 	// of the others. Wrap such a route in a Handler of its own.
 	Limit int
 
-	// QueueTime is how long a request may wait for its turn before it is
-	// refused. QueueTime plus the time to serve a request must be shorter than
-	// clients wait; otherwise the server works for clients that have gone. If
-	// 0, it is 100 ms. With Off, a request that can't be served at once is
-	// refused.
+	// QueueTime is how long a request may wait for its turn before it is refused.
+	// QueueTime plus the time to serve a request must be shorter than clients wait;
+	// otherwise the server works for clients that have gone. If 0, it is 100 ms. With
+	// Off, no request waits.
 	QueueTime time.Duration
 
-	// RetryShare is the share of QueueTime that a retry may wait. Retries are
-	// refused at once while the oldest waiting request has waited longer than
-	// that. If 0, RetryShare is 0.2. With 1, retries wait as long as first
-	// attempts. With Off, retries never wait.
+	// RetryShare is the share of QueueTime that a retry may wait, at most 1. Retries are
+	// refused at once while the oldest waiting request has waited longer than that. If 0,
+	// RetryShare is 0.2. With Off, retries never wait.
 	RetryShare float64
 
-	// HoldTime is how long a request counts towards Limit. A request that runs
-	// longer continues, but another request may start. A long response that
-	// Handler doesn't recognize as a stream, or a client that sends or reads
-	// slowly, thus blocks others for at most HoldTime. If 0, it is 10 s. With
-	// Off, every request counts until it ends; then set the timeouts of
-	// http.Server.
-	//
-	// Upgrades, CONNECT and responses of type text/event-stream stop counting
-	// as soon as they begin.
+	// HoldTime is how long a request counts towards Limit. A request that runs longer
+	// continues, but another may start. A long response, or a client that sends or reads
+	// slowly, thus blocks others for at most HoldTime. Upgrades, CONNECT and responses of
+	// type text/event-stream stop counting as soon as they begin. If 0, it is 10 s. With
+	// Off, every request counts until it ends; then set the timeouts of http.Server.
 	HoldTime time.Duration
 
 	// RetryHeader names the header in which a retry states its attempt number,
 	// 2 or more. If empty, it is "Retry-Attempt".
 	RetryHeader string
 
-	// DeadlineHeader names a header in which a client states how many
-	// milliseconds it will still wait, as a decimal number, like Envoy's
-	// X-Envoy-Expected-Rq-Timeout-Ms. The context of the request ends at that
-	// time. A request with no time left, on arrival or in the queue, is
-	// refused. Malformed values are ignored. If empty, no header is read.
+	// DeadlineHeader names a header in which a client states how many milliseconds it
+	// will still wait, as a decimal number, like Envoy's X-Envoy-Expected-Rq-Timeout-Ms.
+	// The context of the request ends then. A request with no time left, on arrival or in
+	// the queue, is refused. Malformed values are ignored. If empty, no header is read.
 	DeadlineHeader string
 
-	// Exempt, if not nil, reports whether a request must be served regardless
-	// of load, such as a health check. It must be safe for concurrent use.
-	// Exempt requests aren't counted anywhere. If nil, requests for the paths
-	// /healthz, /livez and /readyz are exempt.
+	// Exempt, if not nil, reports whether a request must be served regardless of load,
+	// such as a health check, and without being counted. It must be safe for concurrent
+	// use. If nil, requests for the paths /healthz, /livez and /readyz are exempt.
 	Exempt func(*http.Request) bool
 
 	once  sync.Once
 	state state
 }
-
-// Defaults of the fields.
-const (
-	defaultQueueTime   = 100 * time.Millisecond
-	defaultRetryShare  = 0.2
-	defaultHoldTime    = 10 * time.Second
-	defaultRetryHeader = "Retry-Attempt"
-)
 
 // howToSetLimit is what Validate wants of Limit. The query is the largest number
 // of requests in progress, on average over a minute: their rate times their time.
@@ -199,29 +182,21 @@ func (h *Handler) make() {
 	if s.exempt == nil {
 		s.exempt = isHealthCheck
 	}
-	s.retryHeader = http.CanonicalHeaderKey(orDefault(h.RetryHeader, defaultRetryHeader))
+	s.retryHeader = http.CanonicalHeaderKey(cmp.Or(h.RetryHeader, "Retry-Attempt"))
 	s.deadlineHeader = http.CanonicalHeaderKey(h.DeadlineHeader)
-	s.patience = max(0, orDefault(h.QueueTime, defaultQueueTime))
+	s.patience = max(0, cmp.Or(h.QueueTime, 100*time.Millisecond))
 	if s.limit = h.Limit; s.limit < 0 {
 		s.limit = math.MaxInt
 	}
-	switch share := orDefault(h.RetryShare, defaultRetryShare); {
+	switch share := cmp.Or(h.RetryShare, 0.2); {
 	case share == 1: // a float64 can't represent every duration
 		s.retryPatience = s.patience
 	case share > 0:
 		s.retryPatience = time.Duration(float64(s.patience) * share)
 	}
-	if s.hold = orDefault(h.HoldTime, defaultHoldTime); s.hold < 0 {
+	if s.hold = cmp.Or(h.HoldTime, 10*time.Second); s.hold < 0 {
 		s.hold = math.MaxInt64
 	}
-}
-
-func orDefault[T comparable](value, otherwise T) T {
-	var zero T
-	if value == zero {
-		return otherwise
-	}
-	return value
 }
 
 // ServeHTTP serves r, at once or after a wait, or refuses it.
@@ -368,16 +343,12 @@ func (s *state) leave(slot *slot, long *stream) {
 // nowIfNeeded returns the current time if a request waits, which a free place
 // goes to, and 0 otherwise.
 func (s *state) nowIfNeeded() time.Duration {
-	if s.first == nil {
+	if s.waiting == 0 {
 		return 0
 	}
 	return s.now()
 }
 
 func isHealthCheck(r *http.Request) bool {
-	switch r.URL.Path {
-	case "/healthz", "/livez", "/readyz":
-		return true
-	}
-	return false
+	return slices.Contains([]string{"/healthz", "/livez", "/readyz"}, r.URL.Path)
 }

@@ -6,6 +6,7 @@ package shed
 import (
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -51,12 +52,7 @@ func mayLast(r *http.Request) bool {
 	if r.Method == http.MethodConnect || r.Header["Upgrade"] != nil {
 		return true
 	}
-	for _, value := range r.Header["Accept"] {
-		if strings.Contains(value, eventStream) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.Header["Accept"], func(value string) bool { return strings.Contains(value, eventStream) })
 }
 
 const eventStream = "text/event-stream"

@@ -84,12 +84,9 @@ func (h *Handler) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstHistogram(queueDesc, c.served, c.queueTime.Seconds(), buckets)
 	ch <- prometheus.MustNewConstMetric(runningDesc, prometheus.GaugeValue, float64(running))
 	ch <- prometheus.MustNewConstMetric(waitingDesc, prometheus.GaugeValue, float64(waiting))
-	ch <- prometheus.MustNewConstMetric(limitDesc, prometheus.GaugeValue, limitValue(limit))
-}
-
-func limitValue(limit int) float64 {
+	most := float64(limit)
 	if limit == math.MaxInt {
-		return math.Inf(1)
+		most = math.Inf(1)
 	}
-	return float64(limit)
+	ch <- prometheus.MustNewConstMetric(limitDesc, prometheus.GaugeValue, most)
 }

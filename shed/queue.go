@@ -25,13 +25,13 @@ type queue struct {
 	limit                         int
 	patience, retryPatience, hold time.Duration
 
-	running        int   // slots in use
-	oldest, newest *slot // the slots in use, ordered by since
-	spare          *slot // free list of slots
-	spares         int
+	running int   // slots in use
+	slots   slot  // the ring of the slots in use: newer is the oldest one, older the newest
+	spare   *slot // free list of slots
+	spares  int
 
-	waiting     int
-	first, last *waiter // in order of arrival
+	waiting int
+	waiters waiter // the ring of the waiters: after is the first one, before the last
 }
 
 // slot is the right of a request to be served. Every admitted request gets one
@@ -50,6 +50,14 @@ type waiter struct {
 	before, after *waiter
 }
 
+// first returns the request that has waited longest, or nil.
+func (q *queue) first() *waiter {
+	if q.waiting == 0 {
+		return nil
+	}
+	return q.waiters.after
+}
+
 // arrive handles a request that has the given time left. It returns a slot, or
 // a place in the queue with the maximum wait, or the reason for a refusal.
 func (q *queue) arrive(now time.Duration, isRetry bool, left time.Duration) (*slot, *waiter, time.Duration, reason) {
@@ -66,36 +74,25 @@ func (q *queue) arrive(now time.Duration, isRetry bool, left time.Duration) (*sl
 	most, why := q.patience, queueTime
 	if isRetry {
 		most, why = q.retryPatience, retry
-		if q.first != nil && now-q.first.since >= most {
+		if first := q.first(); first != nil && now-first.since >= most {
 			return nil, nil, 0, retry
 		}
 	}
 	if most <= 0 {
 		return nil, nil, 0, why
 	}
-	w := &waiter{since: now, ready: make(chan struct{}, 1), before: q.last}
-	if q.last == nil {
-		q.first = w
-	} else {
-		q.last.after = w
+	if q.waiting == 0 {
+		q.waiters.before, q.waiters.after = &q.waiters, &q.waiters
 	}
-	q.last = w
+	w := &waiter{since: now, ready: make(chan struct{}, 1), before: q.waiters.before, after: &q.waiters}
+	w.before.after, w.after.before = w, w
 	q.waiting++
 	return nil, w, min(most, left), ""
 }
 
 // remove takes out of the queue a request that was granted a slot or gives up.
 func (q *queue) remove(w *waiter) {
-	if w.before == nil {
-		q.first = w.after
-	} else {
-		w.before.after = w.after
-	}
-	if w.after == nil {
-		q.last = w.before
-	} else {
-		w.after.before = w.before
-	}
+	w.before.after, w.after.before = w.after, w.before
 	q.waiting--
 }
 
@@ -118,19 +115,10 @@ func (q *queue) release(s *slot, now time.Duration) {
 		return
 	}
 	s.held = false
-	if s.older == nil {
-		q.oldest = s.newer
-	} else {
-		s.older.newer = s.newer
-	}
-	if s.newer == nil {
-		q.newest = s.older
-	} else {
-		s.newer.older = s.older
-	}
+	s.older.newer, s.newer.older = s.newer, s.older
 	s.older, s.newer = nil, nil
 	q.running--
-	if w := q.first; w != nil {
+	if w := q.first(); w != nil {
 		q.remove(w)
 		w.slot = q.hand(now)
 		w.ready <- struct{}{}
@@ -139,18 +127,18 @@ func (q *queue) release(s *slot, now time.Duration) {
 
 // releaseOverdue releases all slots that have been held for too long.
 func (q *queue) releaseOverdue(now time.Duration) {
-	for s := q.oldest; s != nil && now-s.since >= q.hold; s = q.oldest {
-		q.release(s, now)
+	for q.running > 0 && now-q.slots.newer.since >= q.hold {
+		q.release(q.slots.newer, now)
 	}
 }
 
 // due returns when the oldest slot will have been held for too long, or the
 // longest duration if that never happens.
 func (q *queue) due() time.Duration {
-	if q.oldest == nil || q.hold > math.MaxInt64-q.oldest.since {
+	if q.running == 0 || q.hold > math.MaxInt64-q.slots.newer.since {
 		return math.MaxInt64
 	}
-	return q.oldest.since + q.hold
+	return q.slots.newer.since + q.hold
 }
 
 // hand returns a slot that is held from now on.
@@ -162,13 +150,11 @@ func (q *queue) hand(now time.Duration) *slot {
 		q.spare = s.newer
 		q.spares--
 	}
-	*s = slot{since: now, held: true, older: q.newest}
-	if q.newest == nil {
-		q.oldest = s
-	} else {
-		q.newest.newer = s
+	if q.running == 0 {
+		q.slots.older, q.slots.newer = &q.slots, &q.slots
 	}
-	q.newest = s
+	*s = slot{since: now, held: true, older: q.slots.older, newer: &q.slots}
+	s.older.newer, s.newer.older = s, s
 	q.running++
 	return s
 }

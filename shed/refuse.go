@@ -77,7 +77,7 @@ func readAll(w http.ResponseWriter, r *http.Request) bool {
 	// be that of the next request.
 	ended := make(chan struct{})
 	end := time.AfterFunc(bodyWait, func() {
-		_ = setReadDeadline(w, time.Now())
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now())
 		close(ended)
 	})
 	_, err := io.Copy(io.Discard, r.Body)
@@ -98,16 +98,12 @@ func (s *state) linger(w http.ResponseWriter, r *http.Request) {
 		wait = 0
 	}
 	defer s.lingering.Add(-1)
-	if setReadDeadline(w, time.Now().Add(wait)) == nil {
+	if http.NewResponseController(w).SetReadDeadline(time.Now().Add(wait)) == nil {
 		_, _ = io.CopyN(io.Discard, r.Body, lingerSize)
 	}
 }
 
-func setReadDeadline(w http.ResponseWriter, t time.Time) error {
-	return http.NewResponseController(w).SetReadDeadline(t)
-}
-
-// hasReadDeadline reports whether setReadDeadline works for w.
+// hasReadDeadline reports whether the read deadline of w can be set.
 func hasReadDeadline(w http.ResponseWriter) bool {
 	for {
 		switch t := w.(type) {

@@ -10,13 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/retrip/retrip/internal/hostkey"
 )
-
-// requestLabels are the labels of the histograms of requests.
-var requestLabels = []string{"policy", "outcome", "host"}
 
 // Hosts are the values of the label host: those of a list, and one for all others.
 type Hosts struct {
@@ -67,47 +62,17 @@ func (h *Hosts) of(u *url.URL) int {
 	return len(h.names) - 1
 }
 
-// requests are the histograms of the requests under a policy.
-type requests struct {
-	hosts          *Hosts
-	took, attempts [][outcomeCount]histogram // by host
-}
-
-func newRequests(hosts *Hosts) *requests {
-	if hosts == nil {
-		return nil
-	}
-	n := len(hosts.names)
-	return &requests{hosts: hosts, took: make([][outcomeCount]histogram, n), attempts: make([][outcomeCount]histogram, n)}
-}
+// requests are the histograms of the requests to a host under a policy, by outcome.
+type requests struct{ took, attempts [outcomeCount]histogram }
 
 // Timed reports whether Took observes anything.
-func (p *Policy) Timed() bool { return p != nil && p.requests != nil }
+func (p *Policy) Timed() bool { return p != nil && p.hosts != nil }
 
 // Took observes a request to u that has ended. It must be Timed.
 func (p *Policy) Took(u *url.URL, outcome int, d time.Duration, attempts int) {
-	r := p.requests
-	i := r.hosts.of(u)
-	labels := []string{p.Name, Outcomes[outcome], r.hosts.names[i]}
-	r.took[i][outcome].observe(makeDurations, d, nil, labels...)
+	i := p.hosts.of(u)
+	r, labels := &p.requests[i], []string{p.Name, Outcomes[outcome], p.hosts.names[i]}
+	r.took[outcome].observe(&durations, d, nil, labels...)
 	// The histogram counts attempts as seconds.
-	r.attempts[i][outcome].observe(makeAttempts, time.Duration(attempts)*time.Second, nil, labels...)
-}
-
-func makeDurations() *prometheus.HistogramVec {
-	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:                           "retrip_request_duration_seconds",
-		Help:                           "Time from the beginning of RoundTrip to its end, by outcome and host, with all attempts and waits.",
-		Buckets:                        []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
-		NativeHistogramBucketFactor:    1.1,
-		NativeHistogramMaxBucketNumber: 160,
-	}, requestLabels)
-}
-
-func makeAttempts() *prometheus.HistogramVec {
-	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:    "retrip_request_attempts",
-		Help:    "Attempts per request, by outcome and host.",
-		Buckets: []float64{0, 1, 2, 3, 4, 5, 10},
-	}, requestLabels)
+	r.attempts[outcome].observe(&tries, time.Duration(attempts)*time.Second, nil, labels...)
 }

@@ -130,15 +130,19 @@ type Policy struct {
 
 	giveUpExemplars                 []atomic.Pointer[prometheus.Exemplar]
 	waits, waitsOfServer, gateWaits histogram
-	requests                        *requests           // nil observes nothing
+	hosts                           *Hosts              // nil without requests
+	requests                        []requests          // by host
 	Gauged                          [Gauges]atomic.Bool // which gauges have ever been more than zero
 }
 
 // New returns counters for the policy name. If hosts isn't nil, it also observes how
 // long requests take.
 func New(name string, exemplar func(context.Context) prometheus.Labels, words *Words, hosts *Hosts) *Policy {
-	p := &Policy{Name: name, exemplar: exemplar, words: words, requests: newRequests(hosts),
+	p := &Policy{Name: name, exemplar: exemplar, words: words, hosts: hosts,
 		giveUpExemplars: make([]atomic.Pointer[prometheus.Exemplar], len(words[GiveUps]))}
+	if hosts != nil {
+		p.requests = make([]requests, len(hosts.names))
+	}
 	for family, values := range words {
 		p.counts[family] = make([]atomic.Uint64, len(values))
 	}
@@ -213,12 +217,12 @@ func (p *Policy) Retry(ctx context.Context, reason string, wait time.Duration, f
 	if fromServer {
 		source, h = "server", &p.waitsOfServer
 	}
-	h.observe(makeWaits, wait, exemplar, p.Name, source)
+	h.observe(&waits, wait, exemplar, p.Name, source)
 }
 
 func (p *Policy) WaitedAtGate(ctx context.Context, d time.Duration) {
 	if p != nil {
-		p.gateWaits.observe(makeGateWaits, d, p.exemplar(ctx), p.Name)
+		p.gateWaits.observe(&gateWaits, d, p.exemplar(ctx), p.Name)
 	}
 }
 
@@ -260,10 +264,10 @@ type histogram struct {
 	series atomic.Pointer[prometheus.Histogram]
 }
 
-func (h *histogram) observe(made func() *prometheus.HistogramVec, d time.Duration, exemplar prometheus.Labels, labels ...string) {
+func (h *histogram) observe(k *kind, d time.Duration, exemplar prometheus.Labels, labels ...string) {
 	series := h.series.Load()
 	if series == nil {
-		first := made().WithLabelValues(labels...).(prometheus.Histogram)
+		first := prometheus.NewHistogramVec(k.HistogramOpts, k.labels).WithLabelValues(labels...).(prometheus.Histogram)
 		h.series.CompareAndSwap(nil, &first)
 		series = h.series.Load()
 	}
@@ -285,44 +289,58 @@ func (p *Policy) CollectHistograms(ch chan<- prometheus.Metric) {
 	p.waits.collect(ch)
 	p.waitsOfServer.collect(ch)
 	p.gateWaits.collect(ch)
-	if p.requests == nil {
-		return
-	}
-	for _, histograms := range [][][outcomeCount]histogram{p.requests.took, p.requests.attempts} {
-		for i := range histograms {
-			for outcome := range histograms[i] {
-				histograms[i][outcome].collect(ch)
-			}
+	for i := range p.requests {
+		for outcome := range outcomeCount {
+			p.requests[i].took[outcome].collect(ch)
+			p.requests[i].attempts[outcome].collect(ch)
 		}
 	}
 }
 
 // DescribeHistograms describes the histograms of policies with New's hosts.
 func DescribeHistograms(ch chan<- *prometheus.Desc, hosts *Hosts) {
-	makeWaits().Describe(ch)
-	makeGateWaits().Describe(ch)
-	if hosts != nil {
-		makeDurations().Describe(ch)
-		makeAttempts().Describe(ch)
+	kinds := []*kind{&waits, &gateWaits, &durations, &tries}
+	if hosts == nil {
+		kinds = kinds[:2]
+	}
+	for _, k := range kinds {
+		prometheus.NewHistogramVec(k.HistogramOpts, k.labels).Describe(ch)
 	}
 }
 
-func makeWaits() *prometheus.HistogramVec {
-	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
-		Name:                        "retrip_wait_seconds",
-		Help:                        "Planned waits before the retries that were sent, by source: the backoff or the server.",
-		Buckets:                     []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
-		NativeHistogramBucketFactor: 1.1,
-		// Beyond this number the buckets get wider. The histogram is never
-		// reset: its count equals the number of retries.
-		NativeHistogramMaxBucketNumber: 160,
-	}, []string{"policy", "source"})
+// kind is a kind of histogram.
+type kind struct {
+	labels []string
+	prometheus.HistogramOpts
 }
 
-func makeGateWaits() *prometheus.HistogramVec {
-	return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+// mostBuckets bounds a native histogram, which is never reset: beyond this number, its
+// buckets get wider.
+const mostBuckets = 160
+
+var (
+	waits = kind{[]string{"policy", "source"}, prometheus.HistogramOpts{
+		Name:                           "retrip_wait_seconds",
+		Help:                           "Planned waits before the retries that were sent, by source: the backoff or the server.",
+		Buckets:                        []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		NativeHistogramBucketFactor:    1.1,
+		NativeHistogramMaxBucketNumber: mostBuckets,
+	}}
+	gateWaits = kind{[]string{"policy"}, prometheus.HistogramOpts{
 		Name:    "retrip_gate_wait_seconds",
 		Help:    "Actual waits at gates, before first attempts and retries, however the waits ended.",
 		Buckets: []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
-	}, []string{"policy"})
-}
+	}}
+	durations = kind{[]string{"policy", "outcome", "host"}, prometheus.HistogramOpts{
+		Name:                           "retrip_request_duration_seconds",
+		Help:                           "Time from the beginning of RoundTrip to its end, by outcome and host, with all attempts and waits.",
+		Buckets:                        []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30},
+		NativeHistogramBucketFactor:    1.1,
+		NativeHistogramMaxBucketNumber: mostBuckets,
+	}}
+	tries = kind{[]string{"policy", "outcome", "host"}, prometheus.HistogramOpts{
+		Name:    "retrip_request_attempts",
+		Help:    "Attempts per request, by outcome and host.",
+		Buckets: []float64{0, 1, 2, 3, 4, 5, 10},
+	}}
+)

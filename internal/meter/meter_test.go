@@ -14,11 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// waits collects the waits of a Policy.
-type waits struct{ *Policy }
+// collector collects the waits of a Policy.
+type collector struct{ *Policy }
 
-func (waits) Describe(chan<- *prometheus.Desc)      {}
-func (w waits) Collect(ch chan<- prometheus.Metric) { w.waits.collect(ch) }
+func (collector) Describe(chan<- *prometheus.Desc)      {}
+func (w collector) Collect(ch chan<- prometheus.Metric) { w.waits.collect(ch) }
 
 // Whatever the waits, a native histogram has a bounded number of buckets and
 // loses no observation.
@@ -31,7 +31,7 @@ func TestMetrics_NativeHistogramIsBounded(t *testing.T) {
 		p.Retry(t.Context(), "error", wait, false)
 	}
 	registry := prometheus.NewRegistry()
-	require.NoError(t, registry.Register(waits{p}))
+	require.NoError(t, registry.Register(collector{p}))
 	families, err := registry.Gather()
 	require.NoError(t, err)
 	require.Len(t, families, 1)
