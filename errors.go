@@ -85,35 +85,22 @@ func (e *Error) Error() string {
 	if e.StatusCode != 0 {
 		fmt.Fprintf(&b, ", last status %d", e.StatusCode)
 	}
-	for i, err := range e.met() {
-		if i == 0 {
-			b.WriteString(": ")
-		} else {
-			b.WriteString("; before that: ")
-		}
-		b.WriteString(redact.Error(err))
+	errs := []error{e.Err}
+	if joined, ok := e.Err.(interface{ Unwrap() []error }); ok {
+		errs = joined.Unwrap()
 	}
-	return b.String()
-}
-
-// met returns the errors to show, without repetitions.
-func (e *Error) met() []error {
-	joined, ok := e.Err.(interface{ Unwrap() []error })
-	if !ok {
-		if e.Err == nil {
-			return nil
+	before, seen := ": ", map[string]bool{}
+	for _, err := range errs {
+		if err == nil {
+			continue
 		}
-		return []error{e.Err}
-	}
-	var show []error
-	seen := map[string]bool{}
-	for _, err := range joined.Unwrap() {
 		if text := redact.Error(err); !seen[text] {
 			seen[text] = true
-			show = append(show, err)
+			b.WriteString(before + text)
+			before = "; before that: "
 		}
 	}
-	return show
+	return b.String()
 }
 
 // Unwrap returns e.Err.

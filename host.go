@@ -211,13 +211,3 @@ func (t *Transport) Policies() (Policy, map[string]Policy, error) {
 	}
 	return s.policy.clone(), hosts, nil
 }
-
-// hedgeDelays calls f with the delay of each host, and its policy if that has hedges.
-func (t *Transport) hedgeDelays(f func(policy string, delay time.Duration)) {
-	s := t.start()
-	t.tables.Hedges.All(func(key hostkey.Key, delay time.Duration) {
-		if r := s.of(key); r != nil && r.Hedge.Share > 0 {
-			f(r.Name, delay)
-		}
-	})
-}

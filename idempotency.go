@@ -42,15 +42,12 @@ func hasKey(h http.Header) bool {
 	return false
 }
 
-// NewKey returns a key for a request with the header h, or "" if h has one: the caller may
-// retry with the same key.
+// NewKey returns a value of the Idempotency-Key header for a request with the header h: an
+// sf-string (draft-ietf-httpapi-idempotency-key-header) with at least 128 random bits. If h
+// has a key, NewKey returns "": the caller may retry with the same key.
 func (r *rules) NewKey(h http.Header) string {
 	if hasKey(h) {
 		return ""
 	}
-	return newKey()
+	return `"` + rand.Text() + `"`
 }
-
-// newKey returns a new value for the Idempotency-Key header: an sf-string
-// (draft-ietf-httpapi-idempotency-key-header) with at least 128 random bits.
-func newKey() string { return `"` + rand.Text() + `"` }

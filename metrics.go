@@ -14,6 +14,7 @@ import (
 
 	"github.com/retrip/retrip/internal/breaker"
 	"github.com/retrip/retrip/internal/exchange"
+	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/meter"
 	"github.com/retrip/retrip/internal/resume"
 )
@@ -63,12 +64,6 @@ type holder struct {
 	held      []*meter.Policy // of its policies; guarded by Metrics.mu
 }
 
-// made initializes m on first use and returns it.
-func (m *Metrics) made() *Metrics {
-	m.once.Do(m.make)
-	return m
-}
-
 func (m *Metrics) make() {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("retrip_"+name, help, append([]string{"policy"}, labels...), nil)
@@ -110,7 +105,7 @@ func (m *Metrics) make() {
 // drops the counters that no Transport has any more. It also includes t's hosts in what
 // m reports, as long as t is reachable. h is what the last call for t has returned.
 func (m *Metrics) count(t *Transport, h *holder, rules []*rules) *holder {
-	m.made()
+	m.once.Do(m.make)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if h == nil {
@@ -179,7 +174,7 @@ func (m *Metrics) exemplar(ctx context.Context) prometheus.Labels {
 
 // Describe implements [prometheus.Collector].
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
-	m.made()
+	m.once.Do(m.make)
 	for _, d := range m.families {
 		ch <- d
 	}
@@ -191,7 +186,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements [prometheus.Collector].
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
-	m.made()
+	m.once.Do(m.make)
 	m.mu.Lock()
 	m.tidy()
 	policies := make([]*meter.Policy, 0, len(m.policies))
@@ -225,8 +220,12 @@ func (t *Transport) addHosts(sums map[string]*[meter.Gauges]float64) {
 		}
 		return sums[policy]
 	}
-	t.hedgeDelays(func(policy string, delay time.Duration) {
-		of(policy)[meter.GaugeHedge] = max(of(policy)[meter.GaugeHedge], delay.Seconds())
+	s := t.start()
+	t.tables.Hedges.All(func(key hostkey.Key, delay time.Duration) {
+		if r := s.of(key); r != nil && r.Hedge.Share > 0 {
+			sum := of(r.Name)
+			sum[meter.GaugeHedge] = max(sum[meter.GaugeHedge], delay.Seconds())
+		}
 	})
 	for _, state := range t.HostStates() {
 		sum := of(state.Policy)

@@ -41,7 +41,7 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 	errs := []error{invalid}
 	// Errors come in the same order every time.
 	for _, pattern := range slices.Sorted(maps.Keys(hosts)) {
-		r := &rules{path: fmt.Sprintf("Hosts[%q]", pattern), policy: hosts[pattern]}
+		r := &rules{path: hostPath(pattern), policy: hosts[pattern]}
 		r.Name = hostkey.Lower(pattern)
 		name, port, err := hostkey.ParsePattern(pattern)
 		key := hostkey.Key{Host: strings.TrimPrefix(name, "*"), Port: port}
@@ -72,6 +72,8 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 	}
 	return m, nil
 }
+
+func hostPath(pattern string) string { return fmt.Sprintf("Hosts[%q]", pattern) }
 
 // sizeOf returns the size of the budget of the host that e stands for.
 func (m *matcher) sizeOf(e *host.Entry) int64 {

@@ -30,27 +30,23 @@ var jsonRule = policyjson.Rule{
 // jsonWords writes what a value should be as JSON has it.
 var jsonWords = strings.NewReplacer("Off", `"off"`, "Base", "base", "Ratio", "ratio")
 
-// places are the places of the fields that a policy in JSON sets.
-type places map[string]policyjson.Place
-
-func (p places) set(path string, at policyjson.Place) { p[path] = at }
-
-// report returns err, which rules.conflict has returned, with the line of the field.
-func (p places) report(whole policyjson.Place, err error) error {
+// locate returns err, which wraps a conflict in the policy with the given path, with the
+// line of the field. at has the places of the policies, and of the fields that they set.
+func locate(at map[string]policyjson.Place, path string, err error) error {
 	var c *conflict
 	if !errors.As(err, &c) {
 		return err
 	}
 	field, other := nameInJSON(c.field), nameInJSON(c.other)
 	for _, suffix := range []string{"", fmt.Sprintf("[%v]", c.value)} {
-		if at, ok := p[c.field+suffix]; ok {
-			return at.Errorf("%s", c.say("it", other))
+		if place, ok := at[path+"."+c.field+suffix]; ok {
+			return place.Errorf("%s", c.say("it", other))
 		}
-		if at, ok := p[c.other+suffix]; ok {
-			return at.Errorf("%s", c.say(field, other))
+		if place, ok := at[path+"."+c.other+suffix]; ok {
+			return place.Errorf("%s", c.say(field, other))
 		}
 	}
-	return whole.Errorf("%s", c.say(field, other))
+	return at[path].Errorf("%s", c.say(field, other))
 }
 
 // nameInJSON returns the name of the field with the given path.
@@ -77,11 +73,11 @@ func LoadPolicies(r io.Reader) (Policy, map[string]Policy, error) {
 		return Policy{}, nil, fmt.Errorf("retrip: reading policies: %w", err)
 	}
 	l := policyjson.NewLoader(data, jsonRule)
-	start := l.Place()
 	var policy Policy
-	hosts, begins, seen := map[string]Policy{}, map[string]policyjson.Place{}, map[[2]string]bool{}
-	of, ofHosts := places{}, map[string]places{}
-	l.Set = of.set
+	hosts, seen := map[string]Policy{}, map[hostkey.Key]bool{}
+	path := "Policy" // of the policy that l reads
+	at := map[string]policyjson.Place{path: l.Place()}
+	l.Set = func(field string, place policyjson.Place) { at[path+"."+field] = place }
 	err = l.Document(func(name string) error {
 		if name != "hosts" {
 			return l.Member(&policy, name)
@@ -91,13 +87,13 @@ func LoadPolicies(r io.Reader) (Policy, map[string]Policy, error) {
 			if err != nil {
 				return l.Errorf("%w", err)
 			}
-			if seen[[2]string{host, port}] {
+			if seen[hostkey.Key{Host: host, Port: port}] {
 				return l.Errorf("another pattern names the same host, spelled differently")
 			}
-			seen[[2]string{host, port}] = true
-			begins[pattern], ofHosts[pattern] = l.Place(), places{}
-			l.Set = ofHosts[pattern].set
-			defer func() { l.Set = of.set }()
+			seen[hostkey.Key{Host: host, Port: port}] = true
+			path = hostPath(pattern)
+			defer func() { path = "Policy" }()
+			at[path] = l.Place()
 			var p Policy
 			err = l.Object(func(name string) error { return l.Member(&p, name) })
 			hosts[pattern] = p
@@ -109,18 +105,17 @@ func LoadPolicies(r io.Reader) (Policy, map[string]Policy, error) {
 	}
 
 	// The fields are valid on their own. Are they together?
-	fallback := &rules{policy: policy}
+	fallback := &rules{path: path, policy: policy}
 	if err := fallback.resolve(&defaults); err != nil {
-		return Policy{}, nil, of.report(start, err)
+		return Policy{}, nil, locate(at, path, err)
 	}
 	var errs []error
 	for _, pattern := range slices.Sorted(maps.Keys(hosts)) {
-		r := &rules{policy: hosts[pattern]}
-		err := r.resolve(&fallback.policy)
-		if err != nil && len(errs) < mostErrors { // to find the line takes time
-			err = ofHosts[pattern].report(begins[pattern], err)
-		}
-		if err != nil {
+		r := &rules{path: hostPath(pattern), policy: hosts[pattern]}
+		if err := r.resolve(&fallback.policy); err != nil {
+			if len(errs) < mostErrors { // to find the line takes time
+				err = locate(at, r.path, err)
+			}
 			errs = append(errs, err)
 		}
 	}

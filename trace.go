@@ -92,48 +92,37 @@ func WithTrace(ctx context.Context, t *Trace) context.Context {
 	return next.in(ctx)
 }
 
-// watcher runs the hooks of one request and writes its log records.
-type watcher struct {
-	t     *Transport
-	asked *override // of the context, for its hooks; nil if there is none
-}
-
-func (t *Trace) hook(h exchange.Stage) func(Event) {
-	switch {
-	case t == nil:
-		return nil
-	case h == exchange.AttemptBegins:
-		return t.Attempt
-	case h == exchange.Retries:
-		return t.Retry
-	case h == exchange.GivesUp:
-		return t.GiveUp
-	case h == exchange.Resumes:
-		return t.Resume
-	case h == exchange.Hedged:
-		return t.Hedge
-	default:
-		return t.Done
+func (t *Trace) run(stage exchange.Stage, e Event) {
+	if t == nil {
+		return
+	}
+	hook := [...]func(Event){exchange.AttemptBegins: t.Attempt, exchange.Retries: t.Retry, exchange.GivesUp: t.GiveUp,
+		exchange.Done: t.Done, exchange.Resumes: t.Resume, exchange.Hedged: t.Hedge}[stage]
+	if hook != nil {
+		hook(e)
 	}
 }
 
-func (w watcher) run(h exchange.Stage, e Event) {
-	if f := w.t.Trace.hook(h); f != nil {
-		f(e)
-	}
-	if w.asked != nil {
-		for _, t := range w.asked.traces {
-			if f := t.hook(h); f != nil {
-				f(e)
-			}
+// owner is a Transport as its requests know it; see [exchange.Owner].
+type owner struct{ t *Transport }
+
+// Tell implements [exchange.Owner].
+func (o owner) Tell(asked exchange.Asked, stage exchange.Stage, told exchange.Event) {
+	e := Event{Request: told.Request, Policy: told.Policy, Attempt: told.Attempt, StatusCode: told.StatusCode, Header: told.Header, Err: told.Err,
+		Reason: Reason(told.Reason), Offset: told.Offset, Wait: told.Wait, FromServer: told.FromServer, Sends: told.Sends, Elapsed: told.Elapsed, maxWait: told.MaxWait, why: Reason(told.Why)}
+	o.t.Trace.run(stage, e)
+	if by, _ := asked.(*override); by != nil {
+		for _, t := range by.traces {
+			t.run(stage, e)
 		}
 	}
-	if w.t.Logger != nil {
-		w.log(h, e)
+	if o.t.Logger != nil {
+		o.log(stage, e)
 	}
 }
 
-func (w watcher) log(h exchange.Stage, e Event) {
+// log writes the record of a stage, if it has one.
+func (o owner) log(h exchange.Stage, e Event) {
 	level, message := slog.LevelDebug, "retrip: retry"
 	omitted, others := 0, false
 	switch h {
@@ -150,8 +139,8 @@ func (w watcher) log(h exchange.Stage, e Event) {
 	case exchange.Resumes:
 		level, message = slog.LevelInfo, "retrip: response body broke"
 	default:
-		if w.t.journal.Pending() {
-			w.logRest(e.Request.Context(), w.t.settings.Load().now())
+		if o.t.journal.Pending() {
+			o.logRest(e.Request.Context(), o.t.settings.Load().now())
 		}
 		switch {
 		case e.Reason != "" || e.Attempt == 0 || e.Err == nil && (e.Attempt == 1 || e.why == ""):
@@ -164,14 +153,14 @@ func (w watcher) log(h exchange.Stage, e Event) {
 		e.Reason = e.why
 	}
 	ctx := e.Request.Context()
-	if !w.t.Logger.Enabled(ctx, level) {
+	if !o.t.Logger.Enabled(ctx, level) {
 		return
 	}
 	if level == slog.LevelInfo {
 		topic := host.Topic{Host: hostkey.Of(e.Request.URL).String(), Policy: e.Policy, Record: message, Reason: string(e.Reason)}
 		var say bool
-		if say, omitted, others = w.t.journal.Tell(topic, w.t.settings.Load().now()); !say {
-			if level = slog.LevelDebug; !w.t.Logger.Enabled(ctx, level) {
+		if say, omitted, others = o.t.journal.Tell(topic, o.t.settings.Load().now()); !say {
+			if level = slog.LevelDebug; !o.t.Logger.Enabled(ctx, level) {
 				return
 			}
 		}
@@ -183,7 +172,7 @@ func (w watcher) log(h exchange.Stage, e Event) {
 			attrs = append(attrs, slog.String("omitted_host", host.OtherHosts))
 		}
 	}
-	w.t.Logger.LogAttrs(ctx, level, message, attrs...)
+	o.t.Logger.LogAttrs(ctx, level, message, attrs...)
 }
 
 // attrsOf returns what the record of a stage says.
@@ -214,10 +203,10 @@ func attrsOf(h exchange.Stage, e Event) []slog.Attr {
 }
 
 // logRest logs what the records of requests have left unsaid.
-func (w watcher) logRest(ctx context.Context, now time.Duration) {
-	w.t.journal.Rest(now, func(topic host.Topic, omitted int) {
+func (o owner) logRest(ctx context.Context, now time.Duration) {
+	o.t.journal.Rest(now, func(topic host.Topic, omitted int) {
 		if topic.Record != "" {
-			w.t.Logger.LogAttrs(ctx, slog.LevelInfo, "retrip: omitted",
+			o.t.Logger.LogAttrs(ctx, slog.LevelInfo, "retrip: omitted",
 				slog.String("record", topic.Record),
 				slog.String("host", topic.Host),
 				slog.String("policy", topic.Policy),
@@ -226,39 +215,16 @@ func (w watcher) logRest(ctx context.Context, now time.Duration) {
 			return
 		}
 		state := HostState{Host: topic.Host, Policy: topic.Policy}
-		if known, err := w.t.HostState(topic.Host); err == nil {
+		if known, err := o.t.HostState(topic.Host); err == nil {
 			state = known
 		}
-		w.logHost(ctx, slog.LevelInfo, host.PauseOver, &state)
+		o.logHost(ctx, slog.LevelInfo, host.PauseOver, &state)
 	})
 }
 
-// host runs the hook for a change of a host, and logs the change.
-func (w watcher) host(ctx context.Context, s *HostState, change host.Change, news *host.News, now time.Duration) {
-	if w.t.Logger != nil {
-		for i, name := range host.ChangeNames {
-			switch bit := host.Change(1) << i; {
-			case change&bit == 0:
-			case bit != host.Paused:
-				w.logHost(ctx, news.Level(bit), name, s)
-			default:
-				w.logRest(ctx, now)
-				level := slog.LevelDebug
-				if w.t.journal.Pause(s.Host, s.Policy, span.Add(now, s.PausedFor), now) {
-					level = slog.LevelWarn
-				}
-				w.logHost(ctx, level, name, s)
-			}
-		}
-	}
-	if w.t.Trace != nil && w.t.Trace.Host != nil {
-		w.t.Trace.Host(*s)
-	}
-}
-
 // logHost logs a change of a host.
-func (w watcher) logHost(ctx context.Context, level slog.Level, change string, s *HostState) {
-	w.t.Logger.LogAttrs(ctx, level, "retrip: host",
+func (o owner) logHost(ctx context.Context, level slog.Level, change string, s *HostState) {
+	o.t.Logger.LogAttrs(ctx, level, "retrip: host",
 		slog.String("host", s.Host),
 		slog.String("change", change),
 		slog.String("policy", s.Policy),
@@ -269,9 +235,6 @@ func (w watcher) logHost(ctx context.Context, level slog.Level, change string, s
 		slog.Int("failed_retries", s.FailedRetries),
 		slog.String("last_give_up", string(s.LastGiveUp)))
 }
-
-// owner is a Transport as its requests know it; see [exchange.Owner].
-type owner struct{ t *Transport }
 
 // Fit implements [exchange.Owner].
 func (o owner) Fit(e *host.Entry, env *exchange.Env) {
@@ -293,13 +256,6 @@ func (owner) Error(e *exchange.Error) error {
 	return made
 }
 
-// Tell implements [exchange.Owner].
-func (o owner) Tell(asked exchange.Asked, stage exchange.Stage, e exchange.Event) {
-	by, _ := asked.(*override)
-	watcher{o.t, by}.run(stage, Event{Request: e.Request, Policy: e.Policy, Attempt: e.Attempt, StatusCode: e.StatusCode, Header: e.Header, Err: e.Err,
-		Reason: Reason(e.Reason), Offset: e.Offset, Wait: e.Wait, FromServer: e.FromServer, Sends: e.Sends, Elapsed: e.Elapsed, maxWait: e.MaxWait, why: Reason(e.Why)})
-}
-
 // Changed implements [exchange.Owner].
 func (o owner) Changed(req *http.Request, e *host.Entry, change host.Change, now time.Duration) {
 	if o.t.Logger != nil || o.t.Trace != nil && o.t.Trace.Host != nil {
@@ -315,7 +271,24 @@ func (o owner) tellChange(req *http.Request, e *host.Entry, change host.Change, 
 	if e.Others {
 		state.Host = host.OtherHosts
 	}
-	watcher{o.t, nil}.host(req.Context(), &state, change, &e.News, now)
+	for i, name := range host.ChangeNames {
+		bit := host.Change(1) << i
+		if o.t.Logger == nil || change&bit == 0 {
+			continue
+		}
+		level := e.News.Level(bit)
+		if bit == host.Paused {
+			o.logRest(req.Context(), now)
+			level = slog.LevelDebug
+			if o.t.journal.Pause(state.Host, state.Policy, span.Add(now, state.PausedFor), now) {
+				level = slog.LevelWarn
+			}
+		}
+		o.logHost(req.Context(), level, name, &state)
+	}
+	if o.t.Trace != nil && o.t.Trace.Host != nil {
+		o.t.Trace.Host(state)
+	}
 }
 
 // Unsaid implements [exchange.Owner].

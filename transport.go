@@ -113,8 +113,7 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-
-	if o == nil {
+	if o == nil { // an Asked that holds a nil pointer isn't nil
 		return exchange.Do(&s.Env, &r.Rules, req, nil)
 	}
 	return exchange.Do(&s.Env, &r.Rules, req, o)
@@ -132,10 +131,12 @@ func (t *Transport) start() *settings {
 		s.Fleet = &t.Fleet.accounts
 	}
 	if s.Base == nil {
-		s.Base = defaultBase()
+		base := cleanhttp.DefaultPooledTransport()
+		base.HTTP2 = &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second}
+		s.Base = base
 	}
-	_, plain := s.Base.(*http.Transport)
-	s.looked = !plain
+	_, ofNetHTTP := s.Base.(*http.Transport)
+	s.looked = !ofNetHTTP
 	s.matcher, s.err = compile(t.Policy, t.Hosts)
 	if t.Metrics != nil {
 		s.counted = t.Metrics.count(t, nil, s.rules)
@@ -144,41 +145,30 @@ func (t *Transport) start() *settings {
 	return s
 }
 
-// look completes t's settings at the first RoundTrip: until then, the caller
-// may still configure Base.
+// look completes t's settings at the first RoundTrip, with what every attempt must
+// observe: until then, the caller may still configure Base.
 func (t *Transport) look() *settings {
 	t.start()
 	t.settling.Lock()
 	defer t.settling.Unlock()
 	s := *t.settings.Load()
-	s.Watch, s.looked = watchOf(s.Base.(*http.Transport)), true
-	t.settings.Store(&s)
-	return &s
-}
-
-// watchOf returns what every attempt with base must observe.
-func watchOf(base *http.Transport) (watch attempt.Watch) {
-	// The base may be in its first use elsewhere, which changes some of its
-	// fields. Clone waits until that is done.
-	base = base.Clone()
+	s.looked = true
+	// Base may be in its first use elsewhere, which changes some of its fields. Clone
+	// waits until that is done.
+	base := s.Base.(*http.Transport).Clone()
 	if c := base.TLSClientConfig; c != nil && (c.VerifyConnection != nil || c.VerifyPeerCertificate != nil) {
 		// The caller's own code may refuse a server.
-		watch |= attempt.WatchHandshake
+		s.Watch |= attempt.WatchHandshake
 	}
 	if base.DialTLSContext != nil {
 		// It may have a certificate check that can't be seen here.
-		watch |= attempt.WatchHandshake | attempt.WatchDialTLS
+		s.Watch |= attempt.WatchHandshake | attempt.WatchDialTLS
 	}
 	if p := base.Protocols; p != nil && p.UnencryptedHTTP2() && !p.HTTP1() {
-		watch |= attempt.ExpectHTTP2
+		s.Watch |= attempt.ExpectHTTP2
 	}
-	return watch
-}
-
-func defaultBase() *http.Transport {
-	base := cleanhttp.DefaultPooledTransport()
-	base.HTTP2 = &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second}
-	return base
+	t.settings.Store(&s)
+	return &s
 }
 
 // SetPolicies replaces the policies for requests that begin after the call. Hosts

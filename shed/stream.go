@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -83,3 +84,14 @@ func (w *stream) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 
 // Unwrap gives [http.ResponseController] access to the ResponseWriter below.
 func (w *stream) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// mayLast reports whether the response to r may be a stream. Whether it is one
+// depends on the handler.
+func mayLast(r *http.Request) bool {
+	if r.Method == http.MethodConnect || r.Header["Upgrade"] != nil {
+		return true
+	}
+	return slices.ContainsFunc(r.Header["Accept"], func(value string) bool { return strings.Contains(value, eventStream) })
+}
+
+const eventStream = "text/event-stream"

@@ -47,7 +47,7 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	},
 	"exhausted": exhausted,
 	"inARow":    inARow,
-	"open":      func(s retrip.HostState) bool { return s.Breaker != "closed" },
+	"open":      func(s retrip.HostState) bool { return s.Breaker != retrip.BreakerClosed },
 	"short": func(d time.Duration) string {
 		if d >= 10*time.Second {
 			return d.Round(time.Second).String()

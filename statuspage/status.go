@@ -14,7 +14,6 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/budget"
-
 	"github.com/retrip/retrip/internal/lend"
 )
 
@@ -51,9 +50,13 @@ type transportStatus struct {
 }
 
 type policyStatus struct {
-	Pattern string          `json:"pattern"`        // or "default"
-	Policy  json.RawMessage `json:"policy"`         // the default with inherited values filled in; of a host, the fields that it sets
-	Code    []string        `json:"code,omitempty"` // fields that are Go functions
+	Pattern string `json:"pattern"` // or "default"
+	policy         // the default with inherited values filled in; of a host, the fields that it sets
+}
+
+type policy struct {
+	Policy json.RawMessage `json:"policy"`
+	Code   []string        `json:"code,omitempty"` // fields that are Go functions
 }
 
 // asked describes the one host that the request asked for.
@@ -66,8 +69,7 @@ type asked struct {
 type hostAsked struct {
 	Transport string           `json:"transport"`
 	State     retrip.HostState `json:"state"`
-	Policy    json.RawMessage  `json:"policy"`
-	Code      []string         `json:"code,omitempty"`
+	policy
 }
 
 // look returns the status of transports, and that of one host if host isn't
@@ -87,21 +89,20 @@ func look(transports map[string]*retrip.Transport, host string) *status {
 			continue
 		}
 		state, err := t.HostState(host)
-		policy, policyErr := t.PolicyFor(host)
+		p, policyErr := t.PolicyFor(host)
 		if err = cmp.Or(err, policyErr); err != nil {
 			s.Asked.Error = shortened(redacted(err.Error()))
 			continue
 		}
-		data, code := inWords(policy)
 		state.Host = shortened(state.Host)
-		s.Asked.Of = append(s.Asked.Of, hostAsked{Transport: name, State: state, Policy: data, Code: code})
+		s.Asked.Of = append(s.Asked.Of, hostAsked{name, state, inWords(p)})
 	}
 	return s
 }
 
 func lookAt(name string, t *retrip.Transport) transportStatus {
 	s := transportStatus{Name: name, Hosts: []retrip.HostState{}, Policies: []policyStatus{}}
-	policy, hosts, err := t.Policies()
+	p, hosts, err := t.Policies()
 	if err != nil {
 		s.Error = redacted(err.Error())
 		return s
@@ -135,39 +136,25 @@ func lookAt(name string, t *retrip.Transport) transportStatus {
 	}
 
 	s.Patterns = len(hosts)
-	if _, resolved, err := lend.Rules(policy); err == nil {
-		policy = resolved
+	if _, resolved, err := lend.Rules(p); err == nil {
+		p = resolved
 	}
-	data, code := inWords(policy)
-	s.Policies = append(s.Policies, policyStatus{Pattern: "default", Policy: data, Code: code})
-	for _, pattern := range slices.Sorted(maps.Keys(hosts)) {
-		if len(s.Policies) == maxPolicies {
-			break
-		}
-		data, code := inWords(hosts[pattern])
-		s.Policies = append(s.Policies, policyStatus{Pattern: shortened(pattern), Policy: data, Code: code})
+	s.Policies = append(s.Policies, policyStatus{"default", inWords(p)})
+	patterns := slices.Sorted(maps.Keys(hosts))
+	for _, pattern := range patterns[:min(len(patterns), maxPolicies-1)] {
+		s.Policies = append(s.Policies, policyStatus{shortened(pattern), inWords(hosts[pattern])})
 	}
 	return s
 }
 
 // severity orders hosts: those that fail come first, and trouble that stops requests
 // comes before trouble that stops retries.
-func severity(s retrip.HostState) int {
-	n := 0
-	if s.Failed > 0 {
-		n += 16
-	}
-	if s.Breaker != "closed" {
-		n += 8
-	}
-	if s.PausedFor > 0 {
-		n += 4
-	}
-	if s.Waiting > 0 {
-		n += 2
-	}
-	if exhausted(s) {
-		n++
+func severity(s retrip.HostState) (n int) {
+	for _, trouble := range []bool{s.Failed > 0, s.Breaker != retrip.BreakerClosed, s.PausedFor > 0, s.Waiting > 0, exhausted(s)} {
+		n *= 2
+		if trouble {
+			n++
+		}
 	}
 	return n
 }
@@ -185,23 +172,20 @@ func exhausted(s retrip.HostState) bool {
 }
 
 // inWords returns p as JSON, and the names of its fields that are Go functions.
-func inWords(p retrip.Policy) (json.RawMessage, []string) {
-	var code []string
-	if p.Gate.Key != nil {
-		code = append(code, "Gate.Key")
+func inWords(p retrip.Policy) (words policy) {
+	for name, set := range map[string]bool{"Gate.Key": p.Gate.Key != nil, "Classify": p.Classify != nil, "Idempotent": p.Idempotent != nil} {
+		if set {
+			words.Code = append(words.Code, name)
+		}
 	}
-	if p.Classify != nil {
-		code = append(code, "Classify")
-	}
-	if p.Idempotent != nil {
-		code = append(code, "Idempotent")
-	}
+	slices.Sort(words.Code)
 	p.Gate.Key, p.Classify, p.Idempotent = nil, nil, nil
 	data, err := json.Marshal(p)
 	if err != nil {
 		data, _ = json.Marshal(err.Error())
 	}
-	return data, code
+	words.Policy = data
+	return words
 }
 
 var secrets = regexp.MustCompile(`//[^/\s"]*@|\?[^\s"]*`)
