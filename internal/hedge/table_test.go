@@ -22,20 +22,6 @@ func keyOf(i int) hostkey.Key {
 	return hostkey.Key{Host: fmt.Sprintf("host-%d.example.com", i), Port: "443"}
 }
 
-// size returns the number of hosts in t.
-func (t *Table) size() (n int) {
-	for i := range t.sets.Load() {
-		if s := t.sets.Load()[i].Load(); s != nil {
-			for j := range s.hosts {
-				if s.hosts[j].Load() != nil {
-					n++
-				}
-			}
-		}
-	}
-	return n
-}
-
 // Each host has one state, and hosts that differ only in the port have two.
 func TestTable(t *testing.T) {
 	var table Table
@@ -50,16 +36,7 @@ func TestTable(t *testing.T) {
 	for i := range 200 {
 		assert.True(t, seen[table.Host(keyOf(i), 0)])
 	}
-	assert.Equal(t, 400, table.size())
-}
-
-// Keys with the same hash are two hosts.
-func TestTable_SameHash(t *testing.T) {
-	var table Table
-	h := table.Host(keyOf(1), 0)
-	hash := max(1, keyOf(1).Hash())
-	assert.Same(t, h, table.set(hash).find(hash, keyOf(1)))
-	assert.Nil(t, table.set(hash).find(hash, keyOf(2)))
+	assert.Equal(t, 400, len(table.hosts))
 }
 
 // The table is bounded in hosts and in memory, also by what the caller's keys keep.
@@ -71,40 +48,46 @@ func TestTable_Bound(t *testing.T) {
 		url := strings.Repeat("x", 1000) + keyOf(i).Host
 		table.Host(hostkey.Key{Host: url[1000:], Port: "443"}, time.Duration(i))
 	}
-	assert.Equal(t, sets*perSet, table.size())
+	assert.Equal(t, most, len(table.hosts))
 	assert.LessOrEqual(t, testenv.Heap()-before, int64(1<<20))
 	runtime.KeepAlive(&table)
 }
 
-// The host of a set that has not been used for longest makes room, and comes back
-// without hedges.
+// Of the hosts that are compared, the one that has not been used for longest makes room,
+// and comes back without hedges.
 func TestTable_LeastUsedGoes(t *testing.T) {
 	var table Table
-	hosts := map[int]*Host{}
-	var keys []int
-	for i := 0; len(keys) < perSet+2; i++ {
-		if max(1, keyOf(i).Hash())%sets == 0 {
-			keys = append(keys, i)
-		}
+	hosts := map[hostkey.Key]*Host{}
+	for i := range compared {
+		h := table.Host(keyOf(i), 0)
+		h.Begin(time.Duration(i+1), 0)
+		h.saved = MostSaved * whole
+		hosts[keyOf(i)] = h
 	}
-	for n, i := range keys[:perSet] {
-		hosts[i] = table.Host(keyOf(i), time.Duration(n))
-		hosts[i].Begin(time.Duration(n), 0)
-		hosts[i].saved = MostSaved * whole
+	oldest := keyOf(3)
+	hosts[oldest].last = 0
+	table.makeRoom()
+	require.Len(t, table.hosts, compared-1)
+	for key, h := range table.hosts {
+		assert.Same(t, hosts[key], h)
 	}
-	hosts[keys[0]].Begin(time.Hour, 0)
-	newest := table.Host(keyOf(keys[perSet]), time.Hour)
-	for _, i := range keys[:perSet] {
-		if i != keys[1] {
-			assert.Same(t, hosts[i], table.Host(keyOf(i), time.Hour))
-		}
-	}
-	again := table.Host(keyOf(keys[1]), time.Hour)
-	assert.NotSame(t, hosts[keys[1]], again)
-	table.Host(keyOf(keys[perSet+1]), time.Hour)
-	assert.Same(t, newest, table.Host(keyOf(keys[perSet]), time.Hour), "a host before its first request is not the next to go")
+	again := table.Host(oldest, time.Hour)
+	assert.NotSame(t, hosts[oldest], again)
 	assert.Zero(t, again.saved)
-	assert.Zero(t, hosts[keys[1]].Begin(time.Hour, 0), "an evicted host still works")
+	table.makeRoom()
+	assert.Same(t, again, table.Host(oldest, time.Hour), "a host before its first request is not the next to go")
+	assert.Zero(t, hosts[oldest].Begin(time.Hour, 0), "an evicted host still works")
+}
+
+// A host that is in use stays, however many others come.
+func TestTable_UsedStays(t *testing.T) {
+	var table Table
+	h := table.Host(keyOf(0), 0)
+	for i := range 3 * most {
+		h.Begin(time.Duration(i), 0)
+		table.Host(keyOf(1+i), time.Duration(i))
+	}
+	assert.Same(t, h, table.Host(keyOf(0), 0))
 }
 
 // Whoever comes first makes a host, and all get the same one, also while others go.
@@ -140,7 +123,7 @@ func TestTable_Concurrent(t *testing.T) {
 			h.Delay()
 		}
 	})
-	assert.LessOrEqual(t, table.size(), sets*perSet)
+	assert.LessOrEqual(t, len(table.hosts), most)
 }
 
 // All has the hosts whose delay is known, and no others.
