@@ -36,10 +36,9 @@ type Attempt struct {
 	tooLate error          // nil if there is no limit
 
 	mu    sync.Mutex      // guards cause and the creation of ctx
-	ctx   context.Context // child of parent; nil until made is set
+	ctx   context.Context // child of parent; nil until it is asked for
 	stop  context.CancelCauseFunc
-	cause error // why the attempt ended, if it ended before ctx was made
-	made  atomic.Bool
+	cause error         // why the attempt ended, if it ended before ctx was made
 	fate  atomic.Uint32 // what came first: undecided, answered or exceeded
 
 	watch   Watch
@@ -139,11 +138,11 @@ func (b *timely) Read(p []byte) (int, error) {
 
 // over reports whether a has ended. It doesn't create the context behind a.
 func (a *Attempt) over() bool {
-	if a.made.Load() {
-		return a.ctx.Err() != nil
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.ctx != nil {
+		return a.ctx.Err() != nil
+	}
 	return a.cause != nil || a.parent.Err() != nil
 }
 
@@ -313,9 +312,6 @@ func (a *Attempt) Sent() bool { return a.sent }
 // AtFault reports whether the body caused the failure, and not the host. It
 // needs WatchBody.
 func (a *Attempt) AtFault() bool { return a.fault.Load() }
-
-// HadConn reports whether the base got a connection.
-func (a *Attempt) HadConn() bool { return a.Sends() > 0 }
 
 // SpokeHTTP2 reports whether the first connection of the base spoke HTTP/2.
 func (a *Attempt) SpokeHTTP2() bool {

@@ -16,9 +16,6 @@ import (
 // that derives a context from a, as net/http does, finds that context and needs
 // no goroutine.
 func (a *Attempt) behind() context.Context {
-	if a.made.Load() {
-		return a.ctx
-	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.ctx == nil {
@@ -31,25 +28,20 @@ func (a *Attempt) behind() context.Context {
 		if a.cause != nil {
 			a.stop(a.cause)
 		}
-		a.made.Store(true)
 	}
 	return a.ctx
 }
 
 // cancel ends a.
 func (a *Attempt) cancel(cause error) {
-	if a.made.Load() {
-		a.stop(cause)
-		return
-	}
 	a.mu.Lock()
-	made := a.ctx != nil
-	if !made && a.cause == nil {
+	stop := a.stop
+	if stop == nil && a.cause == nil {
 		a.cause = cmp.Or(cause, context.Canceled)
 	}
 	a.mu.Unlock()
-	if made {
-		a.stop(cause)
+	if stop != nil {
+		stop(cause)
 	}
 }
 

@@ -29,12 +29,12 @@ type connection struct {
 	patience time.Duration // how long an attempt waits for another connection
 }
 
-// failed records what err, with which an attempt with an [http.Transport] has failed, says
+// suspect records what err, with which an attempt with an [http.Transport] has failed, says
 // about its connection. a is nil if the attempt wasn't derived, or if it is a body that has
 // broken, whose protocol is known. limit is the time limit that has ended the attempt, or 0.
-func (c *connection) failed(env *Env, u *url.URL, a *attempt.Attempt, err error, limit time.Duration, isBody bool) {
+func (c *connection) suspect(env *Env, u *url.URL, a *attempt.Attempt, err error, limit time.Duration, isBody bool) {
 	switch {
-	case a != nil && a.HadConn():
+	case a != nil && a.Sends() > 0:
 		c.http2 = a.SpokeHTTP2()
 	case a != nil && limit > 0:
 		// An attempt without a connection waited for a dial or for its turn.
@@ -73,7 +73,7 @@ func (c *connection) avoids(env *Env, u *url.URL) bool {
 //go:noinline
 func (c *connection) another(env *Env, u *url.URL, most time.Duration) http.RoundTripper {
 	var turn *spare.Turn
-	wait := c.wait(most)
+	wait := c.waitsFor(most)
 	base := env.Base.(*http.Transport)
 	if c.http2 {
 		turn = env.Spares.Get(base, hostkey.Of(u), env.Epoch.Add(c.since), wait)
@@ -86,9 +86,9 @@ func (c *connection) another(env *Env, u *url.URL, most time.Duration) http.Roun
 	return turn
 }
 
-// wait returns how long an attempt that may take most waits for another connection: it
+// waitsFor returns how long an attempt that may take most waits for another connection: it
 // leaves the base time to answer. A most of 0 is as long as the attempt likes.
-func (c *connection) wait(most time.Duration) time.Duration {
+func (c *connection) waitsFor(most time.Duration) time.Duration {
 	if most > 0 {
 		return min(c.patience, most/3)
 	}

@@ -54,13 +54,17 @@ type download struct {
 	usual    time.Duration // that the response took, if its duration matters
 }
 
-// join makes the body of the response a download, if the policy says so. A body
+// join makes the body of the response a download. A body
 // that had to be whole and broke has been given up already.
 func (x *exchange) join() {
-	if x.r.Resume <= 0 || x.last.broken != nil || !body.In(x.last.resp) {
+	if x.last.broken != nil || !body.In(x.last.resp) {
 		return
 	}
-	d := &download{env: x.env, r: x.r, asked: x.asked, req: x.req, http2: x.last.resp.ProtoMajor > 1, attempts: x.call.Attempts, last: -1, usual: x.usual()}
+	d := &download{env: x.env, r: x.r, asked: x.asked, req: x.req, http2: x.last.resp.ProtoMajor > 1, attempts: x.call.Attempts, last: -1}
+	if x.timed() {
+		// The host may have been overloaded.
+		d.usual = min(x.env.now()-x.last.began, x.r.turns().Slow/3*4)
+	}
 	end := int64(-1)
 	whole, refusal := resume.Of(x.req, x.last.resp)
 	if d.whole, d.refusal = whole, string(refusal); refusal == "" {
@@ -92,7 +96,7 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 		r = d.ask(ctx, at, broken, nil)
 	}
 	if r.waits {
-		r = d.wait(ctx, at, broken, r)
+		r = d.waitForTurns(ctx, at, broken, r)
 	}
 	if r.why != "" {
 		return d.end(r.why, at, broken, d.lost(r.why, at, cmp.Or(r.err, broken), r.status))
@@ -120,7 +124,7 @@ func (d *download) ask(ctx context.Context, at int64, broken error, turn *about)
 	req.Header = d.whole.Ask(req.Header, at)
 	x := exchange{journey: journey{rest: d, told: tally{request: true}}}
 	x.init(d.env, d.r, req, replay.None, d.asked)
-	x.endBy(d.limit())
+	x.endBy(d.latest())
 	x.last.take(nil, broken)
 	x.last.began = max(1, d.env.now())
 	x.call.Attempts, x.conn.http2 = d.attempts, d.http2
@@ -188,8 +192,8 @@ func (d *download) accept(r *reply, resp *http.Response, at int64, broken error,
 	r.part = body.Part{Body: resp.Body, Skip: skip, Until: land.Until}
 }
 
-// limit returns the instant at which Policy.Resume is over.
-func (d *download) limit() time.Duration {
+// latest returns the instant at which Policy.Resume is over.
+func (d *download) latest() time.Duration {
 	return max(1, span.Add(d.broke, d.r.Resume))
 }
 
@@ -200,9 +204,9 @@ func (d *download) meet(broken error) {
 	}
 }
 
-// wait continues a body that may not be retried now. It asks the host whenever it is
+// waitForTurns continues a body that may not be retried now. It asks the host whenever it is
 // the body's turn among all that wait for the host.
-func (d *download) wait(ctx context.Context, at int64, broken error, r reply) reply {
+func (d *download) waitForTurns(ctx context.Context, at int64, broken error, r reply) reply {
 	key, rule := hostkey.Of(d.req.URL), d.r.turns()
 	d.waited = true
 	q := d.env.Turns.Join(key)
@@ -238,7 +242,7 @@ func (d *download) takeTurn(ctx context.Context, at int64, broken error, r reply
 		}
 		return r
 	}
-	over := time.NewTimer(d.limit() - d.env.now())
+	over := time.NewTimer(d.latest() - d.env.now())
 	defer over.Stop()
 	select {
 	case <-q.Turn():
@@ -251,10 +255,10 @@ func (d *download) takeTurn(ctx context.Context, at int64, broken error, r reply
 	}
 	pass := sync.OnceFunc(q.Pass)
 	defer pass()
-	next := about{decide.Sleep, cmp.Or(r.retry, decide.Error), 0}
+	next := about{reason: cmp.Or(r.retry, decide.Error)}
 	for {
 		now := d.env.now()
-		wait, ok := q.Wait(rule, now, d.limit(), chance.Draw())
+		wait, ok := q.Wait(rule, now, d.latest(), chance.Draw())
 		if !ok || p.sleep(time.NewTimer(wait), nil) != nil {
 			return stop()
 		}

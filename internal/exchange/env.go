@@ -141,26 +141,6 @@ type Error struct {
 	Last       error
 }
 
-// begin returns an attempt that has a request of its own.
-func (r *Rules) begin(req *http.Request, idempotent bool, watch attempt.Watch) *attempt.Attempt {
-	if !idempotent {
-		watch |= attempt.WatchSend
-	}
-	return attempt.Begin(req, watch)
-}
-
-// limit bounds a by AttemptTimeout and, if left isn't 0, by a deadline which ends
-// after left with the error late. clock is as in [alarm.Set].
-func (r *Rules) limit(a *attempt.Attempt, clock time.Time, left time.Duration, late error) {
-	limit, tooLate := r.AttemptTimeout, error(errAttemptTimeout)
-	if left > 0 && (limit <= 0 || left < limit) {
-		limit, tooLate = left, late
-	}
-	if limit > 0 {
-		a.Limit(clock, limit, tooLate)
-	}
-}
-
 // turns returns the rule for the turns of bodies that wait.
 func (r *Rules) turns() turns.Rule {
 	return turns.Rule{

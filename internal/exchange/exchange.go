@@ -56,7 +56,6 @@ type journey struct {
 
 // about is what an action says about an attempt that has ended.
 type about struct {
-	do     decide.Deed
 	reason decide.Reason
 	wait   time.Duration
 }
@@ -121,12 +120,23 @@ func (x *exchange) endBy(at time.Duration) {
 	}
 }
 
+// limit returns how long the attempt may take by the rules, and the error of one that takes
+// longer. A limit of 0 is none.
+func (x *exchange) limit() (limit time.Duration, tooLate error) {
+	limit, tooLate = max(0, x.r.AttemptTimeout), errAttemptTimeout
+	if idle := x.r.BodyIdleTimeout; x.rest != nil && idle > 0 && (limit == 0 || idle < limit) {
+		// A Read of the body that the response continues waits for it.
+		limit, tooLate = idle, errBodyIdle
+	}
+	if left := max(1, x.deadline-x.last.began); x.deadline != 0 && (limit == 0 || left < limit) {
+		limit, tooLate = left, x.late()
+	}
+	return limit, tooLate
+}
+
 // most returns how long the attempt may take, or 0 if nothing bounds it.
 func (x *exchange) most() time.Duration {
-	most := max(0, x.r.AttemptTimeout)
-	if x.awaitsRest() {
-		most = x.r.BodyIdleTimeout
-	}
+	most, _ := x.limit()
 	if left := max(1, x.call.Deadline-x.last.began); x.call.Deadline != 0 && (most == 0 || left < most) {
 		most = left
 	}
@@ -213,7 +223,7 @@ func (x *exchange) step(what decide.Kind) decide.Deed {
 		x.payFleet()
 	}
 	if a.Reason != decide.None || a.Do >= decide.Answer {
-		x.decision = about{a.Do, a.Reason, a.Wait}
+		x.decision = about{a.Reason, a.Wait}
 	}
 	switch what {
 	case decide.Ended:

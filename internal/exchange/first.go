@@ -50,7 +50,7 @@ type first struct {
 // changes with it.
 func (f *first) suffices(env *Env, r *Rules, req *http.Request) bool {
 	f.idempotent = r.Asks.Idempotent(req)
-	f.send(env, r, req)
+	f.sendPlain(env, r, req)
 	resp := f.resp
 	if f.err != nil || resp == nil || resp.StatusCode <= 0 || resp.StatusCode >= http.StatusBadRequest {
 		return false
@@ -63,11 +63,11 @@ func (f *first) suffices(env *Env, r *Rules, req *http.Request) bool {
 	return true
 }
 
-// send makes the attempt. It must not be inlined: its stack frame would lie under every
+// sendPlain makes the attempt. It must not be inlined: its stack frame would lie under every
 // retry.
 //
 //go:noinline
-func (f *first) send(env *Env, r *Rules, req *http.Request) {
+func (f *first) sendPlain(env *Env, r *Rules, req *http.Request) {
 	if _, ok := req.Context().Deadline(); ok {
 		f.began = time.Now()
 	}
@@ -75,18 +75,18 @@ func (f *first) send(env *Env, r *Rules, req *http.Request) {
 	returned := false
 	defer func() {
 		if !returned {
-			f.fail(env, r, req)
+			f.panicked(env, r, req)
 		}
 	}()
 	f.resp, f.err = env.Base.RoundTrip(req)
 	returned = true
 }
 
-// fail counts an attempt in which Base has panicked, and closes the body. It must not be
+// panicked counts an attempt in which Base has panicked, and closes the body. It must not be
 // inlined, to keep the stack frame of every request small.
 //
 //go:noinline
-func (f *first) fail(env *Env, r *Rules, req *http.Request) {
+func (f *first) panicked(env *Env, r *Rules, req *http.Request) {
 	var x exchange
 	x.init(env, r, req, f.kind, nil)
 	x.resume(f)

@@ -52,12 +52,8 @@ type race struct {
 	broke  any              // what the hedge has panicked with
 }
 
-// race begins a race for the attempt that is about to be made with base, if it may get a
-// hedge.
+// race begins a race for the attempt that is about to be made with base.
 func (x *exchange) race(base http.RoundTripper) {
-	if !x.hedges() {
-		return
-	}
 	c := &race{clock: x.clock, r: x.r, req: x.req, first: x.last.attempt, began: x.last.began}
 	c.at, _ = base.(*spare.Turn)
 	c.known = x.env.Hedges.Host(hostkey.Of(x.req.URL), x.last.began)
@@ -70,10 +66,10 @@ func (x *exchange) race(base http.RoundTripper) {
 // Ring implements [alarm.Ringer]: the first attempt is late.
 func (c *race) Ring(*alarm.Alarm) {
 	var h *exchange
-	defer func() { c.end(h, recover()) }()
-	if h = c.begin(); h != nil {
-		base, req := h.beside(c), c.enter(h)
-		h.last.awaits = h.bound()
+	defer func() { c.hedgeEnded(h, recover()) }()
+	if h = c.newHedge(); h != nil {
+		base, req := h.beside(c), c.requestOf(h)
+		h.bound()
 		h.use(base, req)
 		if !c.decided() {
 			h.classify()
@@ -82,10 +78,10 @@ func (c *race) Ring(*alarm.Alarm) {
 	}
 }
 
-// begin returns the exchange of the hedge, or nil if there is none. RoundTrip doesn't
+// newHedge returns the exchange of the hedge, or nil if there is none. RoundTrip doesn't
 // return meanwhile. Once it has, the caller may reuse its request, so the hedge's shares
 // nothing with it.
-func (c *race) begin() *exchange {
+func (c *race) newHedge() *exchange {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
@@ -134,15 +130,13 @@ func (c *race) forbids() (reason int, forbidden bool) {
 	return meter.SkipFleet, forbidden
 }
 
-// enter returns the request of h, which the first attempt can end from now on.
-func (c *race) enter(h *exchange) *http.Request {
+// requestOf returns the request of h, which the first attempt can end from now on.
+func (c *race) requestOf(h *exchange) *http.Request {
 	req := h.derive()
 	c.mu.Lock()
-	c.second = h.last.attempt
-	over := c.over
-	c.mu.Unlock()
-	if over {
-		h.last.attempt.Cut()
+	defer c.mu.Unlock()
+	if c.second = h.last.attempt; c.over {
+		c.second.Cut()
 	}
 	return req
 }
@@ -156,7 +150,7 @@ func (x *exchange) beside(c *race) http.RoundTripper {
 		return x.env.Base
 	}
 	x.conn.other, x.conn.http2, x.conn.patience = true, true, ready
-	c.turn = x.env.Spares.ForHedge(base, hostkey.Of(x.req.URL), c.at, c.env.Epoch.Add(c.began), x.conn.wait(x.most()), c.delay)
+	c.turn = x.env.Spares.ForHedge(base, hostkey.Of(x.req.URL), c.at, c.env.Epoch.Add(c.began), x.conn.waitsFor(x.most()), c.delay)
 	if c.turn != nil {
 		return c.turn
 	}
@@ -165,25 +159,25 @@ func (x *exchange) beside(c *race) http.RoundTripper {
 
 // avoid makes later requests avoid the base if the hedge, which has won, was at the spare
 // while the first attempt was out at the base.
-func (c *race) avoid(x *exchange) {
+func (c *race) avoid() {
 	if c.turn != nil && c.at.AtBase() {
-		c.env.Spares.Doubt(hostkey.Of(x.req.URL), c.env.Epoch.Add(c.began), false)
+		c.env.Spares.Doubt(hostkey.Of(c.req.URL), c.env.Epoch.Add(c.began), false)
 	}
 }
 
 // hung makes later requests avoid the connection of the first attempt, whose caller
 // has waited for longer than nearly any answer takes. The connection may have delivered
 // responses in the first half of that time, and frozen after them.
-func (c *race) hung(x *exchange) {
+func (c *race) hung() {
 	_, ok := c.env.Base.(*http.Transport)
 	if took := c.env.now() - c.began; ok && c.delay > 0 && took >= hedgePatience*c.delay && c.first.SpokeHTTP2() {
-		c.env.Spares.Doubt(hostkey.Of(x.req.URL), time.Now().Add(-took/2), !c.at.AtBase())
+		c.env.Spares.Doubt(hostkey.Of(c.req.URL), time.Now().Add(-took/2), !c.at.AtBase())
 	}
 }
 
-// end ends the hedge h, unless it is nil. A panic of the hedge continues in the goroutine
-// of RoundTrip.
-func (c *race) end(h *exchange, broke any) {
+// hedgeEnded ends the hedge h, unless it is nil. A panic of the hedge continues in the
+// goroutine of RoundTrip.
+func (c *race) hedgeEnded(h *exchange, broke any) {
 	c.mu.Lock()
 	lost := c.over
 	switch {
@@ -245,7 +239,7 @@ func (x *exchange) endRace() {
 	c, o := x.last.race, &x.event.Outcome
 	out, good := c.stop(), x.good()
 	if x.last.resp == nil && (o.Canceled || o.Timeout) {
-		c.hung(x)
+		c.hung()
 	}
 	waited := out && !good && !o.Canceled
 	if waited {
@@ -257,7 +251,7 @@ func (x *exchange) endRace() {
 		if c.broke != nil {
 			panic(c.broke)
 		}
-		x.learnDelay(c, good)
+		c.learnDelay(o, good)
 		return
 	}
 	x.call.Attempts, x.call.Hedged = 2, true
@@ -269,7 +263,7 @@ func (x *exchange) endRace() {
 		if waited {
 			l.result = resultOf(o, decide.None)
 		} else {
-			c.avoid(x)
+			c.avoid()
 		}
 		x.follow(c.hedge)
 	case c.broke != nil:
@@ -289,7 +283,7 @@ func (x *exchange) endRace() {
 			second.Cut()
 		}
 	}
-	c.count(hedge, &l)
+	c.countHedge(hedge, &l)
 	if c.broke != nil {
 		panic(c.broke)
 	}
@@ -306,8 +300,8 @@ type loser struct {
 	outcome decide.Outcome
 }
 
-// count counts the hedge and the loser of a race.
-func (c *race) count(hedge int, l *loser) {
+// countHedge counts the hedge and the loser of a race.
+func (c *race) countHedge(hedge int, l *loser) {
 	c.known.Hedged(c.won)
 	c.r.Metrics.Count(meter.Hedges, hedge, 1)
 	c.r.Metrics.Count(meter.Attempts, l.result, 1)
@@ -333,7 +327,7 @@ func (x *exchange) abandonRace() {
 	case second != nil:
 		second.Cut()
 	}
-	c.count(hedge, &l)
+	c.countHedge(hedge, &l)
 }
 
 // follow makes the outcome of the hedge h that of x, and drops that of the first attempt.
@@ -389,16 +383,16 @@ func (x *exchange) mergeFailure(h *exchange, good bool) (l loser) {
 	return l
 }
 
-// learnDelay tells the rule how a first attempt without a hedge ended.
-func (x *exchange) learnDelay(c *race, good bool) {
+// learnDelay tells the rule how a first attempt without a hedge has ended: in o.
+func (c *race) learnDelay(o *decide.Outcome, good bool) {
 	var took time.Duration
 	if c.delay == 0 || !good {
-		took = x.env.now() - x.last.began
+		took = c.env.now() - c.began
 	}
 	switch {
 	case good:
-		c.known.Answered(x.r.Hedge, took, c.late)
-	case x.event.Outcome.Timeout:
+		c.known.Answered(c.r.Hedge, took, c.late)
+	case o.Timeout:
 		c.known.TimedOut(took)
 	}
 }

@@ -49,23 +49,16 @@ func (x *exchange) send() {
 	if hedges {
 		x.race(base)
 	}
-	x.last.awaits = x.bound()
+	x.bound()
 	x.use(base, req)
 }
 
-// bound limits the time of the attempt. It reports whether the limit is that of a Read
-// which waits for the rest of a body.
-func (x *exchange) bound() (awaits bool) {
-	var left time.Duration
-	if x.deadline != 0 {
-		left = max(1, x.deadline-x.last.began)
+// bound limits the time of the attempt.
+func (x *exchange) bound() {
+	if limit, tooLate := x.limit(); limit > 0 {
+		x.last.awaits = tooLate == errBodyIdle
+		x.last.attempt.Limit(x.start(), limit, tooLate)
 	}
-	if awaits = x.awaitsRest() && (left == 0 || x.r.BodyIdleTimeout < left); awaits {
-		x.last.attempt.Limit(x.start(), x.r.BodyIdleTimeout, errBodyIdle)
-	} else {
-		x.r.limit(x.last.attempt, x.start(), left, x.late())
-	}
-	return awaits
 }
 
 // use makes an attempt with a request of its own.
@@ -78,9 +71,9 @@ func (x *exchange) use(base http.RoundTripper, req *http.Request) {
 		req = x.last.attempt.Again(x.payload.once.Reader())
 		resp, err = x.last.attempt.Use(base, netHTTP, req)
 	}
-	if x.last.awaits && x.last.attempt.InTime() {
+	if limit := x.r.AttemptTimeout; x.last.awaits && x.last.attempt.InTime() && limit > 0 {
 		// What Classify waits for must still arrive within AttemptTimeout.
-		x.r.limit(x.last.attempt, x.start(), 0, nil)
+		x.last.attempt.Limit(x.start(), limit, errAttemptTimeout)
 	}
 	x.last.sends = x.last.attempt.Sends()
 	x.last.take(resp, err)
@@ -97,13 +90,6 @@ func (p *place) beginning() time.Duration {
 		return p.env.instant(p.start())
 	}
 	return p.now()
-}
-
-// awaitsRest reports whether the response to the next attempt must arrive within
-// BodyIdleTimeout, because a Read of the body that it continues waits for it.
-func (x *exchange) awaitsRest() bool {
-	p := x.r
-	return x.rest != nil && p.BodyIdleTimeout > 0 && (p.AttemptTimeout <= 0 || p.BodyIdleTimeout < p.AttemptTimeout)
 }
 
 // isNetHTTP reports whether base is a transport of net/http.
@@ -147,7 +133,11 @@ func (j *journey) number() int {
 // derive returns a request for the next attempt. It shares with the caller's
 // request everything that doesn't have to differ.
 func (x *exchange) derive() *http.Request {
-	x.last.attempt = x.r.begin(x.req, x.idempotent, x.env.Watch)
+	watch := x.env.Watch
+	if !x.idempotent {
+		watch |= attempt.WatchSend
+	}
+	x.last.attempt = attempt.Begin(x.req, watch)
 	req := &x.last.attempt.Req
 	x.payload.attach(x.last.attempt, x.idempotent)
 	if x.r.WholeBody > 0 && x.payload.kind >= replay.Gotten {
@@ -196,7 +186,7 @@ func (x *exchange) doubts(err error) {
 		// A dial that failed, for instance.
 		return
 	}
-	x.conn.failed(x.env, x.req.URL, x.last.attempt, err, limit, x.rest != nil)
+	x.conn.suspect(x.env, x.req.URL, x.last.attempt, err, limit, x.rest != nil)
 }
 
 // awaitingHeaders ends the texts of net/http's errors for ResponseHeaderTimeout.

@@ -159,15 +159,6 @@ func (j *journey) bodyWaits() bool {
 	return false
 }
 
-// usual returns how long the response in hand took, if the duration of an attempt
-// matters. It is bounded, because the host may have been overloaded.
-func (j *journey) usual() time.Duration {
-	if !j.timed() {
-		return 0
-	}
-	return min(j.env.now()-j.last.began, j.r.turns().Slow/3*4)
-}
-
 // wait waits as the last action says, and returns what has happened. Before a retry, it
 // drops the outcome in hand, unless the next attempt would get no body. A request spends
 // its time here.
