@@ -160,25 +160,25 @@ func (t *Transport) state(s *settings, e *host.Entry, key hostkey.Key, now time.
 			state.FleetTokens, state.FleetSize = level, r.Fleet
 		}
 	}
-	how, at := host.Failure(e.Failed.Load()), time.Duration(e.Used.Load())
-	gaveUp := e.GaveUp.Load()
+	e.Lock()
+	how, at, gaveUp := e.Failed, e.Used, e.GaveUp.Load()
+	e.Unlock()
 	if e.Others {
-		how, gaveUp = 0, 0
+		how, gaveUp = host.Failure{}, 0
 	}
 	if f, ok := t.tables.Failures.Look(key, now); ok {
 		state.Failed, state.Canceled = f.Failed, f.Canceled
 		if f.Failed > 0 {
 			state.FailingFor = max(0, now-f.Since)
 		}
-		if how == 0 || f.How != 0 && at < f.At {
+		if none := (host.Failure{}); how == none || f.How != none && at < f.At {
 			how, at = f.How, f.At
 		}
 		gaveUp = cmp.Or(gaveUp, f.GaveUp)
 	}
-	if how != 0 {
-		why, kind, status := how.Parts()
-		state.LastFailure, state.FailedAgo = wordOf(decide.Reason(why)), max(0, now-at)
-		state.LastStatus, state.LastError = status, fault.Kind(kind).String()
+	if how != (host.Failure{}) {
+		state.LastFailure, state.FailedAgo = wordOf(decide.Reason(how.Reason)), max(0, now-at)
+		state.LastStatus, state.LastError = int(how.Status), fault.Kind(how.Kind).String()
 	}
 	state.LastGiveUp = wordOf(decide.Reason(gaveUp))
 	return state

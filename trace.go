@@ -239,7 +239,7 @@ func (o owner) logHost(ctx context.Context, level slog.Level, change string, s *
 // Fit implements [exchange.Owner].
 func (o owner) Fit(e *host.Entry, env *exchange.Env) {
 	if s := o.t.settings.Load(); &s.Env != env && s.err == nil {
-		e.Debt.Fit(s.sizeOf(e))
+		e.Fit(s.sizeOf(e))
 	}
 }
 

@@ -11,16 +11,16 @@
 // succeeds. So the account also holds the retries under way, and a host that
 // answers ever later is noticed before it answers too late. A retry that has
 // waited long holds two, because those that a server sent away come back
-// together. Each process pays only once until something succeeds there again. A
-// success without a retry pays a fifth of a token. Below a quarter of its size, the
-// account forbids retries, and the lower its level, the more of them. It never
-// allows what the local budget refuses.
+// together. Each process pays only once until something succeeds there again: a process
+// whose own network is dead can't know that, and must not spend the tokens of all. If
+// the host is in trouble, all processes pay. A success without a retry pays a fifth of a
+// token. Below a quarter of its size, the account forbids retries, and the lower its
+// level, the more of them. It never allows what the local budget refuses.
 package account
 
 import (
 	"math"
 	"math/bits"
-	"sync/atomic"
 	"time"
 )
 
@@ -138,25 +138,6 @@ func (v *View) older(age time.Duration, size float64, now time.Duration) bool {
 func (v *View) Level(size float64, now time.Duration) (level float64, known bool) {
 	known = v.heard && now >= v.at && now-v.at <= Age
 	return max(0, size-v.lacks), known
-}
-
-// Charge decides whether a process charges an account for a retry. The zero
-// Charge does. A Charge is safe for concurrent use.
-//
-// A process whose own network is dead must not spend the tokens of all. It
-// can't know that its network is dead, so it charges once and then not again
-// until something succeeds. If the host is in trouble, all processes charge the
-// account.
-type Charge struct{ made atomic.Bool }
-
-// Sent records a retry, and reports whether it must be charged.
-func (c *Charge) Sent() bool { return !c.made.Swap(true) }
-
-// Succeeded records that an attempt has succeeded.
-func (c *Charge) Succeeded() {
-	if c.made.Load() {
-		c.made.Store(false)
-	}
 }
 
 // Link decides whether a process uses the store. The zero Link does.

@@ -99,17 +99,6 @@ func TestView_Sizes(t *testing.T) {
 	}
 }
 
-func TestCharge(t *testing.T) {
-	var c Charge
-	assert.True(t, c.Sent())
-	assert.False(t, c.Sent(), "once")
-	assert.False(t, c.Sent())
-	c.Succeeded()
-	c.Succeeded()
-	assert.True(t, c.Sent(), "until something succeeds")
-	assert.False(t, c.Sent())
-}
-
 func TestHeld(t *testing.T) {
 	for _, test := range []struct {
 		waited            time.Duration

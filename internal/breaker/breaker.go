@@ -63,7 +63,7 @@ var Names = [...]string{"closed", "open", "half-open"}
 
 // Breaker is the state of a Breaker. Its owner must lock it.
 type Breaker struct {
-	state   State
+	State   State         // the owner may read it
 	period  uint32        // counts changes of state: results of an earlier one are stale
 	until   time.Duration // instant of the first probe if open, of the next probe if half-open
 	probed  time.Duration // instant of the last probe
@@ -86,11 +86,11 @@ type results struct{ good, failed uint32 }
 // Admit asks for an attempt of c at the instant now, and reports whether it is
 // allowed.
 func (b *Breaker) Admit(p *Rule, c *Pass, now time.Duration, draw uint64) (allowed bool, change Change) {
-	if b.state == Closed {
+	if b.State == Closed {
 		c.Period = b.period
 		return true, Same
 	}
-	if b.state == Open && now >= b.until {
+	if b.State == Open && now >= b.until {
 		b.enter(HalfOpen)
 		change = Probing
 	}
@@ -113,14 +113,14 @@ func (b *Breaker) Admit(p *Rule, c *Pass, now time.Duration, draw uint64) (allow
 
 // Refuses reports whether b, in its current state, allows no attempt at the
 // instant at.
-func (b *Breaker) Refuses(at time.Duration) bool { return b.state != Closed && at < b.until }
+func (b *Breaker) Refuses(at time.Duration) bool { return b.State != Closed && at < b.until }
 
 // Record counts the result of an attempt.
 func (b *Breaker) Record(p *Rule, c *Pass, failed bool, now time.Duration, draw uint64) Change {
 	if c.Period != b.period {
 		return Same
 	}
-	switch b.state {
+	switch b.State {
 	case Closed:
 		b.count(p.Window, failed, now)
 		if failed && b.tooBad(p) {
@@ -184,7 +184,7 @@ func (p *Rule) reached(failed, results int) bool {
 }
 
 func (b *Breaker) enter(state State) {
-	b.state = state
+	b.State = state
 	b.period++
 	b.out, b.good, b.bad = 0, 0, 0
 	b.run = 0
@@ -256,7 +256,7 @@ func (b *Breaker) sum() (good, failed int) {
 // Healed reports whether b is closed, its window is free of failures, and no
 // run of failures is in progress.
 func (b *Breaker) Healed(now time.Duration) bool {
-	if b.state != Closed || b.run > 0 && !b.lapsed(now) {
+	if b.State != Closed || b.run > 0 && !b.lapsed(now) {
 		return false
 	}
 	// The successes of a host that alternates between up and down must count,
@@ -276,14 +276,13 @@ func (b *Breaker) Healed(now time.Duration) bool {
 // Binding reports whether forgetting b would let requests through that it holds
 // back now. A breaker that nobody has probed for an hour holds nothing back.
 func (b *Breaker) Binding(now time.Duration) bool {
-	return b.state != Closed && now < span.Add(b.until, Idle)
+	return b.State != Closed && now < span.Add(b.until, Idle)
 }
 
-// Trouble returns the state of b as HostState shows it, and the time until the next
-// probe.
-func (b *Breaker) Trouble(now time.Duration) (state State, openFor time.Duration) {
-	if b.state == Closed {
-		return Closed, 0
+// OpenFor returns the time until the next probe, which is 0 if b is closed.
+func (b *Breaker) OpenFor(now time.Duration) time.Duration {
+	if b.State == Closed {
+		return 0
 	}
-	return b.state, max(0, span.Sub(b.until, now))
+	return max(0, span.Sub(b.until, now))
 }

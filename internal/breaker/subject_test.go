@@ -48,7 +48,9 @@ func (b *alone) giveBack(a *modelAttempt) {
 	}
 }
 
-func (b *alone) trouble(now time.Duration) (breaker.State, time.Duration) { return b.Trouble(now) }
+func (b *alone) trouble(now time.Duration) (breaker.State, time.Duration) {
+	return b.State, b.OpenFor(now)
+}
 
 func (b *alone) healed(now time.Duration) bool { return b.Healed(now) }
 

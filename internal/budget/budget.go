@@ -1,19 +1,14 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package budget is the rule that limits retries to a host. It has no clock. Tokens
-// are counted in millionths, so that sums are exact.
+// Package budget is the rule that limits retries to a host. It has no clock and no lock.
 package budget
 
-import (
-	"math"
-	"sync/atomic"
-)
+import "math"
 
-const (
-	// Fixed-point arithmetic makes sums exact, whatever the order of additions.
-	Token = 1_000_000
-)
+// Token is a token in micro-tokens. Fixed-point arithmetic makes sums exact, whatever the
+// order of additions.
+const Token = 1_000_000
 
 // The constants of the rule come from experiments: TestFigures in internal/sim holds
 // what they reach.
@@ -59,84 +54,22 @@ func (r Rule) row(tenths int64) uint32 { return uint32((r.Size*tenths + 10*Token
 // something succeeds. After a timeout, fewer do.
 func (r Rule) Stopped(row uint32) bool { return r.Size > 0 && row >= max(rowLeast, r.row(rowTenths)) }
 
-// Debt is the state of a host's budget. The zero debt is a full budget. All
-// parts are in one word, so that they always belong to the same instant.
-type Debt struct{ word atomic.Uint64 }
-
-// Owed is a debt at one instant.
-type Owed struct {
+// Debt is the state of a host's budget. The zero Debt is a full budget. Its owner must
+// lock it.
+//
+// Once no token is missing, nothing else is known either, so that a host without debt
+// needs no state. If successes have paid back what a retry took before the retry fails,
+// the failure therefore leaves no trace: it costs nothing and begins no row.
+type Debt struct {
 	Missing int64  // micro-tokens
 	Row     uint32 // retries that failed in a row
 	Recent  uint8  // outcomes until the last timeout is forgotten
 }
 
-const (
-	rowShift    = 40 // above the largest budget in micro-tokens, 10^12
-	rowMost     = 1<<20 - 1
-	recentShift = 60
-)
-
-func (d *Debt) Load() Owed { return unpack(d.word.Load()) }
-
-// TimingOut reports whether one of the last outcomes was a timeout.
-func (d *Debt) TimingOut() bool { return d.Load().Recent > 0 }
-
-// Missing returns the number of missing micro-tokens.
-func (d *Debt) Missing() int64 { return d.Load().Missing }
-
-func (d *Debt) Clear() { d.word.Store(0) }
-
-func unpack(word uint64) Owed {
-	return Owed{
-		Missing: int64(word & (1<<rowShift - 1)),
-		Row:     uint32(word >> rowShift & rowMost),
-		Recent:  uint8(word >> recentShift),
-	}
-}
-
-// pack drops everything once no token is missing, so that a host without debt needs
-// no state. If successes have paid back what a retry took before the retry fails, the
-// failure therefore leaves no trace: it costs nothing and begins no row.
-func (o Owed) pack() uint64 {
-	if o.Missing == 0 {
-		return 0
-	}
-	return uint64(o.Missing) | uint64(o.Row)<<rowShift | uint64(o.Recent)<<recentShift
-}
-
-// after returns for how many outcomes the last timeout is remembered after an
-// outcome.
-func after(recent uint8, timeout bool) uint8 {
-	if timeout {
-		return recentOutcomes
-	}
-	return max(recent, 1) - 1
-}
-
-// price returns the cost of a retry. Unless attempts time out, a request pays
-// once for all retries that fail.
-func price(recent uint8, again bool) int32 {
-	switch {
-	case recent > 0:
-		return timeoutRetryCost
-	case again:
-		return 0
-	default:
-		return RetryCost
-	}
-}
-
-// change replaces the debt by what step makes of it, unless step declines.
-func (d *Debt) change(step func(Owed) (Owed, bool)) bool {
-	for {
-		word := d.word.Load()
-		next, ok := step(unpack(word))
-		if !ok {
-			return false
-		}
-		if packed := next.pack(); packed == word || d.word.CompareAndSwap(word, packed) {
-			return true
-		}
+// owe changes the number of missing tokens.
+func (d *Debt) owe(missing int64) {
+	if d.Missing = missing; missing <= 0 {
+		*d = Debt{}
 	}
 }
 
@@ -147,80 +80,67 @@ func (d *Debt) Spend(r Rule, again, timeout bool) (paid int32, refusal Refusal) 
 	if r.Size == 0 {
 		return 0, 0
 	}
-	d.change(func(o Owed) (Owed, bool) {
-		stopped, left := r.Stopped(o.Row), int64(0)
-		if timeout {
-			o.Recent = recentOutcomes
-			stopped, left = o.Row >= r.row(timeoutRowTenths), r.Size/timeoutReserve
-		}
-		paid, refusal = price(o.Recent, again), 0
-		switch {
-		case stopped:
-			refusal = Failing
-		case o.Missing+int64(paid)+left > r.Size:
-			refusal = Exhausted
-		default:
-			o.Missing += int64(paid)
-		}
-		return o, refusal == 0
-	})
-	return paid, refusal
+	stopped, left, recent := r.Stopped(d.Row), int64(0), d.Recent
+	if timeout {
+		stopped, left, recent = d.Row >= r.row(timeoutRowTenths), r.Size/timeoutReserve, recentOutcomes
+	}
+	switch {
+	case recent > 0:
+		paid = timeoutRetryCost
+	case !again: // a request pays once for all retries that fail, unless attempts time out
+		paid = RetryCost
+	}
+	switch {
+	case stopped:
+		return 0, Failing
+	case d.Missing+int64(paid)+left > r.Size:
+		return 0, Exhausted
+	}
+	d.Recent = recent
+	d.owe(d.Missing + int64(paid))
+	return paid, 0
 }
 
 // GiveBack returns the tokens that a retry took.
-func (d *Debt) GiveBack(paid int32) {
-	d.change(func(o Owed) (Owed, bool) {
-		o.Missing = max(0, o.Missing-int64(paid))
-		return o, true
-	})
-}
+func (d *Debt) GiveBack(paid int32) { d.owe(d.Missing - int64(paid)) }
 
 // Fit reduces the debt to a budget of the given size: a smaller budget can't
 // miss more than all its tokens, and an unlimited one misses none.
-func (d *Debt) Fit(size int64) {
-	d.change(func(o Owed) (Owed, bool) {
-		o.Missing = min(o.Missing, size)
-		return o, true
-	})
-}
+func (d *Debt) Fit(size int64) { d.owe(min(d.Missing, size)) }
 
 // Fail records a failure: that of a retry that the budget allowed, if retry is
 // true. Unless attempts time out, the failed retries of a request count once: again
 // says that one has failed before. While no token is missing, there is nothing to
 // record.
 func (d *Debt) Fail(r Rule, retry, again, timeout bool) {
-	if r.Size == 0 || d.word.Load() == 0 {
+	if r.Size == 0 || d.Missing == 0 {
 		return
 	}
-	d.change(func(o Owed) (Owed, bool) {
-		o.Recent = after(o.Recent, timeout)
-		if retry && (!again || o.Recent > 0) {
-			o.Row = min(rowMost, o.Row+1)
-		}
-		return o, true
-	})
+	d.Recent = max(d.Recent, 1) - 1
+	if timeout {
+		d.Recent = recentOutcomes
+	}
+	if retry && (!again || d.Recent > 0) {
+		d.Row++
+	}
 }
 
 // Succeed records a success: that of a first attempt if first is true, or else of a
 // retry, which took paid.
 func (d *Debt) Succeed(r Rule, paid int32, first, slow bool) {
-	if r.Size == 0 || d.word.Load() == 0 {
+	if r.Size == 0 || d.Missing == 0 {
 		return
 	}
-	d.change(func(o Owed) (Owed, bool) {
-		o.Row = 0
-		pays := !slow || o.Recent == 0
-		o.Recent = after(o.Recent, false)
-		switch {
-		case !pays && first:
-			o.Missing = max(o.Missing, min(r.Size, o.Missing+slowCost))
-		case !pays:
-		case first:
-			o.Missing -= r.Credit
-		default:
-			o.Missing -= int64(paid)
-		}
-		o.Missing = max(0, o.Missing)
-		return o, true
-	})
+	slow = slow && d.Recent > 0
+	d.Row, d.Recent = 0, max(d.Recent, 1)-1
+	switch {
+	case slow && first:
+		d.Missing = max(d.Missing, min(r.Size, d.Missing+slowCost))
+	case slow:
+		// A retry that was slow gets nothing back.
+	case first:
+		d.owe(d.Missing - r.Credit)
+	default:
+		d.GiveBack(paid)
+	}
 }

@@ -256,14 +256,14 @@ func TestDebt_FilledBeforeTheFailure(t *testing.T) {
 		d.Succeed(r, 0, true, false)
 	}
 	d.Fail(r, true, false, false)
-	assert.Equal(t, budget.Owed{Missing: budget.RetryCost - 2*budget.Credit, Row: 1}, d.Load(), "tokens are missing, so it counts")
-	d.Clear()
+	assert.Equal(t, budget.Debt{Missing: budget.RetryCost - 2*budget.Credit, Row: 1}, d, "tokens are missing, so it counts")
+	d = budget.Debt{}
 	d.Spend(r, false, false)
 	for range 3 {
 		d.Succeed(r, 0, true, false)
 	}
 	d.Fail(r, true, false, false)
-	assert.Zero(t, d.Load())
+	assert.Zero(t, d)
 	for range 3 {
 		_, refusal := d.Spend(r, false, false)
 		assert.Zero(t, refusal)

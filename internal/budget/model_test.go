@@ -137,8 +137,8 @@ func (m *model) spend(q *modelRequest, timeout bool) decide.Reason {
 	return 0
 }
 
-func owedOf(m *model) budget.Owed {
-	return budget.Owed{Missing: int64(m.missing) * 1000, Row: uint32(m.row), Recent: uint8(m.recent)}
+func owedOf(m *model) budget.Debt {
+	return budget.Debt{Missing: int64(m.missing) * 1000, Row: uint32(m.row), Recent: uint8(m.recent)}
 }
 
 // The budget behaves like its model, over a million random steps of up to

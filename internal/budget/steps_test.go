@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/budget"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/play"
@@ -166,7 +167,7 @@ func (s *walk) step() {
 		s.swap()
 		return
 	case n == 3: // an hour without a failure
-		s.host.Debt.Clear()
+		s.host.Debt = budget.Debt{}
 		s.model.missing = 0
 		s.model.settle()
 		return
@@ -199,7 +200,7 @@ func (s *walk) step() {
 
 // check compares the host with the model, and checks the invariants.
 func (s *walk) check(step int) {
-	owed, state, most := s.host.Debt.Load(), s.policy.rules.State(s.host, s.now), s.policy.rules.Budget.Size
+	owed, state, most := s.host.Debt, s.policy.rules.State(s.host, s.now), s.policy.rules.Budget.Size
 	for _, q := range s.out {
 		most = max(most, q.policy.rules.Budget.Size)
 	}

@@ -104,10 +104,10 @@ func (c *Call) giveBack(h *host.Record) (wakes bool) {
 	}
 	c.budgeted = false
 	if c.pass.Probe {
-		h.ReturnProbe(&c.pass)
+		h.Guards.Breaker.ReturnProbe(&c.pass)
 	}
 	if c.ticket.Held || c.ticket.Out {
-		return h.LeaveGate(&c.ticket)
+		return h.Guards.Gates.Leave(&c.ticket, h.PausedUntil())
 	}
 	return false
 }
@@ -136,20 +136,22 @@ func (c *Call) learn(r *Rules, h *host.Record, o *Outcome, a *Action, failed boo
 	if r.Gate {
 		if failed && r.refused(o) {
 			var told bool
-			if told, a.Wakes = h.RefusedAt(&c.ticket, c.Gate, o.RetryAfter, now, draw); told {
+			if told, a.Wakes = h.Guard().Gates.Refuse(&c.ticket, c.Gate, o.RetryAfter, now, h.PausedUntil(), draw); told {
 				a.Change |= host.Paused
 			}
-		} else {
+		} else if h.Guards != nil {
 			// A 429 that the policy doesn't retry is a refusal too, but not one
 			// that the gate can learn from.
 			accepted := !failed && o.Status != http.StatusTooManyRequests && o.Status != 0
-			a.Wakes = h.PassedAt(&c.ticket, c.Gate, accepted, now)
+			a.Wakes = h.Guards.Gates.Pass(&c.ticket, c.Gate, accepted, now, h.PausedUntil())
 		}
 	}
-	if r.Breaker != nil {
-		a.Change |= h.RecordResult(r.Breaker, &c.pass, failed, now, draw)
-	} else if !failed {
-		h.EndRun()
+	switch {
+	case !failed && h.Guards == nil:
+	case r.Breaker != nil:
+		a.Change |= host.BreakerChanges[h.Guard().Breaker.Record(r.Breaker, &c.pass, failed, now, draw)]
+	case !failed:
+		h.Guards.Breaker.EndRun()
 	}
 	c.pass.Probe = false
 }

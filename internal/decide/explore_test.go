@@ -160,9 +160,9 @@ func (w *explorer) step(e choice) {
 	if e.other {
 		event.Level = 0
 	}
-	missing := w.h.Debt.Missing()
+	missing := w.h.Debt.Missing
 	c.Step(w.rules, &w.h, &event, &c.Action, w.now, w.draw)
-	w.pays(c, &e, missing, missing-w.h.Debt.Missing())
+	w.pays(c, &e, missing, missing-w.h.Debt.Missing)
 	w.must(c.over() || c.Do == decide.Send || c.Reason < decide.MaxAttempts, "a give-up ends the request")
 	w.must(c.Do != decide.Refuse || e.kind != decide.Ended, "there is an outcome in hand")
 	w.must(e.kind != decide.Gone && e.kind != decide.Late && e.kind != decide.NoBody || c.over(), "nothing follows")
@@ -239,7 +239,10 @@ func (w *explorer) sends(c *traveler) {
 	w.must(c.sends == c.Attempts && c.sends <= w.rules.MaxAttempts, "at most MaxAttempts")
 	w.must(w.now >= c.told && (w.now >= w.told || c.sends == 1 && !w.rules.Gate), "not before the server's word")
 	w.must(c.Deadline == 0 || w.now <= c.Deadline, "not after the deadline")
-	state := w.h.Troubles(w.now).Breaker
+	state := breaker.Closed
+	if w.h.Guards != nil {
+		state = w.h.Guards.Breaker.State
+	}
 	w.must(state != breaker.Open, "not through an open breaker")
 	if c.probe = state == breaker.HalfOpen; c.probe {
 		for i := range w.calls {
@@ -260,7 +263,7 @@ func (w *explorer) end() {
 			w.step(e)
 		}
 	}
-	t := w.h.Troubles(w.now)
+	t := w.rules.State(&w.h, w.now)
 	w.must(t.Waiting == 0 && w.h.Woken() == nil, "nobody waits")
 	if w.rules.Breaker != nil {
 		ungated := *w.rules

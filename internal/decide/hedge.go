@@ -26,14 +26,18 @@ const (
 // A hedge is no retry, so it takes no tokens. But a host whose retries fail can't bear
 // hedges, and a host that limits the rate of its requests counts them.
 func (r *Rules) HoldsHedge(h *host.Record, gate string, now time.Duration) Hold {
-	switch s := r.State(h, now); {
-	case s.Size > 0 && s.Tokens <= s.Size/2:
+	h.Lock()
+	defer h.Unlock()
+	switch {
+	case r.Budget.Size > 0 && 2*h.Debt.Missing >= r.Budget.Size:
 		return OfTokens
 	case h.PausedFor(now) > 0:
 		return OfPause
-	case s.Breaker != breaker.Closed:
+	case h.Guards == nil:
+		return NoHold
+	case r.Breaker != nil && h.Guards.Breaker.State != breaker.Closed:
 		return OfBreaker
-	case r.Gate && !h.GateRests(gate, now):
+	case r.Gate && !h.Guards.Gates.IdleFor(gate, now):
 		return OfGate
 	}
 	return NoHold
@@ -49,12 +53,17 @@ func (r *Rules) Refused(o *Outcome) bool {
 // doesn't count: another one beside it does. It reports whether any call waiting at the
 // gate must be woken.
 func (r *Rules) Obey(h *host.Record, c *Call, o *Outcome, now time.Duration, draw uint64) (change host.Change, wakes bool) {
+	if r.Gate && c.Gate != "" {
+		h.MakeRoom(now)
+	}
+	h.Lock()
+	defer h.Unlock()
 	change = r.pause(h, o, now)
 	if !r.Gate {
 		return change, false
 	}
 	var ticket gate.Ticket // no gate has released the attempt
-	told, wakes := h.RefusedAt(&ticket, c.Gate, o.RetryAfter, now, draw)
+	told, wakes := h.Guard().Gates.Refuse(&ticket, c.Gate, o.RetryAfter, now, h.PausedUntil(), draw)
 	if told {
 		change |= host.Paused
 	}

@@ -24,18 +24,22 @@ type State struct {
 
 // State describes h under r at the instant now.
 func (r *Rules) State(h *host.Record, now time.Duration) State {
-	var s State
+	h.Lock()
+	defer h.Unlock()
+	s := State{PausedFor: h.PausedFor(now)}
 	if r.Budget.Size > 0 {
-		owed := h.Debt.Load()
-		s.Tokens = max(0, float64(r.Budget.Size-owed.Missing)/budget.Token)
-		s.FailedRetries = int(owed.Row)
+		s.Tokens = max(0, float64(r.Budget.Size-h.Debt.Missing)/budget.Token)
+		s.FailedRetries = int(h.Debt.Row)
 		s.Size = float64(r.Budget.Size) / budget.Token
 	}
-	t := h.Troubles(now)
+	if h.Guards == nil {
+		return s
+	}
 	// A breaker that has been switched off holds nothing back.
 	if r.Breaker != nil {
-		s.Breaker, s.OpenFor = t.Breaker, t.OpenFor
+		s.Breaker, s.OpenFor = h.Guards.Breaker.State, h.Guards.Breaker.OpenFor(now)
 	}
-	s.Waiting, s.PausedFor = t.Waiting, max(h.PausedFor(now), t.Closed)
+	waiting, closed := h.Guards.Gates.Look(now)
+	s.Waiting, s.PausedFor = waiting, max(s.PausedFor, closed)
 	return s
 }

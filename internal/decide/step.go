@@ -70,6 +70,13 @@ const (
 // stack.
 func (c *Call) Step(r *Rules, h *host.Record, e *Event, a *Action, now time.Duration, draw uint64) {
 	*a = Action{}
+	if h != nil {
+		if r.Gate && c.Gate != "" {
+			h.MakeRoom(now)
+		}
+		h.Lock()
+		defer h.Unlock()
+	}
 	switch e.Kind {
 	case Began:
 		c.admit(r, h, a, now, draw)
@@ -107,9 +114,9 @@ func (c *Call) admit(r *Rules, h *host.Record, a *Action, now time.Duration, dra
 		case c.Attempts > 0:
 			c.obeyPause(r, h, a, now, draw)
 		}
-		if a.Do == Send && r.Breaker != nil {
-			var allowed bool
-			if allowed, a.Change = h.ThroughBreaker(r.Breaker, &c.pass, now, draw); !allowed {
+		if a.Do == Send && r.Breaker != nil && h.Guards != nil {
+			allowed, change := h.Guards.Breaker.Admit(r.Breaker, &c.pass, now, draw)
+			if a.Change = host.BreakerChanges[change]; !allowed {
 				a.Do, a.Reason = Refuse, BreakerOpen
 			}
 		}
@@ -120,7 +127,8 @@ func (c *Call) admit(r *Rules, h *host.Record, a *Action, now time.Duration, dra
 	if a.Do != Send {
 		return
 	}
-	if c.retry.asks && h.Charge.Sent() {
+	if c.retry.asks && !h.Charged {
+		h.Charged = true
 		c.held = account.Held(now - c.retry.asked)
 		a.Tokens = -float64(c.held)
 	}
@@ -130,8 +138,12 @@ func (c *Call) admit(r *Rules, h *host.Record, a *Action, now time.Duration, dra
 
 // atGate asks the gate of c.
 func (c *Call) atGate(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
+	paused := h.PausedUntil()
+	if h.Guards == nil && paused <= now {
+		return
+	}
 	q := c.gateRequest(r)
-	answer := h.ThroughGate(&c.ticket, &q, now, draw)
+	answer := h.Guard().Gates.Admit(&c.ticket, &q, now, paused, draw)
 	a.AtGate, a.Wakes, a.Wait = answer.Waits, answer.Wakes, answer.Wait
 	switch {
 	case answer.Refusal != 0:
@@ -221,7 +233,7 @@ func (c *Call) settle(h *host.Record, o *Outcome, a *Action, failed bool) {
 	if h != nil && (o.Status != 0 || held > 0) {
 		// Even if the policy takes no part in the account: an earlier one may have
 		// charged it.
-		h.Charge.Succeeded()
+		h.Charged = false
 	}
 	a.Pays = c.Account > 0 && held == 0 && o.Status != 0 && c.Attempts == 1
 }
@@ -264,13 +276,13 @@ func (c *Call) final(r *Rules, o *Outcome) Reason {
 func (c *Call) plan(r *Rules, h *host.Record, o *Outcome, paused, now time.Duration, draw uint64) Reason {
 	left, step := c.TimeLeft(now), c.step()
 	var atGate time.Duration
-	if r.Gate {
+	if r.Gate && h.Guards != nil {
 		q := c.gateRequest(r)
 		var refusal gate.Refusal
-		if atGate, refusal = h.Outlook(&c.ticket, &q, now); refusal != 0 {
+		if atGate, refusal = h.Guards.Gates.Outlook(&c.ticket, &q, now, h.PausedUntil()); refusal != 0 {
 			return gateReasons[refusal]
 		}
-	} else if paused > o.RetryAfter {
+	} else if !r.Gate && paused > o.RetryAfter {
 		if lo, _ := r.Backoff.ServerWindow(paused, step, c.Wait); lo > left || paused > r.MaxWait {
 			return HostPaused
 		}
@@ -298,7 +310,7 @@ func (c *Call) plan(r *Rules, h *host.Record, o *Outcome, paused, now time.Durat
 // pay asks the breaker whether it will allow the retry, and takes the tokens for it from
 // the host's budget.
 func (c *Call) pay(r *Rules, h *host.Record, o *Outcome, now time.Duration) Reason {
-	if r.Breaker != nil && h.BreakerRefuses(span.Add(now, c.retry.wait)) {
+	if r.Breaker != nil && h.Guards.Breaker.Refuses(span.Add(now, c.retry.wait)) {
 		return BreakerOpen
 	}
 	if r.Gate && o.Received() == http.StatusTooManyRequests {

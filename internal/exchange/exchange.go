@@ -49,7 +49,7 @@ type journey struct {
 
 	// Together these take little space.
 	told       tally
-	how        host.Failure // of the last attempt that failed; 0: none
+	how        host.Failure // of the last attempt that failed; zero: none
 	idempotent bool
 	hooked     bool // there are hooks
 }
@@ -268,9 +268,8 @@ func (x *exchange) weigh() {
 		return
 	}
 	if failed {
-		x.host.FailsAt(x.last.decided)
 		x.how = x.describe()
-		x.host.Failed.Store(uint32(x.how))
+		x.host.FailsAt(x.last.decided, x.how)
 	}
 	if x.timed() {
 		o.Took = x.last.decided - x.last.began

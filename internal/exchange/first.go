@@ -9,7 +9,6 @@ import (
 
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/decide"
-	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/replay"
 )
 
@@ -56,7 +55,7 @@ func (f *first) suffices(env *Env, r *Rules, req *http.Request) bool {
 		return false
 	}
 	tells := env.Logger != nil && env.Owner.Unsaid() || resp.ProtoMajor >= 2 && env.Spares.Some()
-	if tells || !env.Hosts.Calm(&host.Lookup{URL: req.URL}) {
+	if tells || !env.Hosts.Calm(req.URL) {
 		return false
 	}
 	r.Metrics.Answered(resp.StatusCode)

@@ -82,7 +82,7 @@ func (j *journey) countRest() {
 			j.took(meter.Failed)
 		}
 		if j.told.attempted {
-			j.record(meter.Failed, decide.None, host.FailureOf(uint8(decide.Error), uint8(fault.KindPanic), 0))
+			j.record(meter.Failed, decide.None, host.Failure{Reason: uint8(decide.Error), Kind: uint8(fault.KindPanic)})
 		}
 	}
 }
@@ -109,7 +109,7 @@ func (j *journey) describe() host.Failure {
 		// The caller's deadline has ended the attempt.
 		why, kind = decide.Timeout, fault.KindTimeout
 	}
-	return host.FailureOf(uint8(why), uint8(kind), o.Received())
+	return host.Failure{Reason: uint8(why), Kind: uint8(kind), Status: uint16(max(0, o.Received()))}
 }
 
 // record remembers a request that got no answer, for people who look at its host.
@@ -119,7 +119,7 @@ func (j *journey) record(end int, reason decide.Reason, how host.Failure) {
 	case j.call.Attempts == 0 && j.host == nil || j.req.URL == nil || j.req.URL.Host == "":
 		// The caller had gone before the first attempt, or there is no host.
 		return
-	case how != 0:
+	case how != (host.Failure{}):
 	case j.call.Attempts > 0 && !j.r.Retryable(&j.event.Outcome):
 		how = j.describe()
 	default:
@@ -170,7 +170,7 @@ func (j *journey) report() {
 	}
 	waits := !asked && j.bodyWaits()
 	if end != meter.Answered && end != meter.Recovered && !waits {
-		j.record(end, reason, 0)
+		j.record(end, reason, host.Failure{})
 	}
 	if waits {
 		// The body hasn't been given up.
@@ -207,15 +207,15 @@ func (j *journey) report() {
 // why says for the log why the last attempt that failed did. err is the error of the
 // request, if no retry can fix it.
 func (j *journey) why(err error) string {
-	why, kind, _ := j.how.Parts()
+	why := decide.Reason(j.how.Reason)
 	switch {
-	case err != nil && kind != 0:
-		return fault.Kind(kind).String()
-	case j.r.Gate && decide.Reason(why) == decide.Throttled:
+	case err != nil && j.how.Kind != 0:
+		return fault.Kind(j.how.Kind).String()
+	case j.r.Gate && why == decide.Throttled:
 		// That is how a gate follows a rate limit.
 		return ""
 	}
-	return decide.Reason(why).String()
+	return why.String()
 }
 
 func (j *journey) ending(reason decide.Reason) int {

@@ -51,7 +51,7 @@ func (p *place) pin() time.Duration {
 //
 //go:noinline
 func (p *place) look(pin func(*host.Table, hostkey.Key, time.Duration) *host.Entry) time.Duration {
-	if p.env.Hosts.Calm(&host.Lookup{URL: p.req.URL}) {
+	if p.env.Hosts.Calm(p.req.URL) {
 		return 0
 	}
 	now := p.now()

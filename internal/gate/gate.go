@@ -23,26 +23,27 @@ type gate struct {
 	queue queue
 	pace  pace
 
-	closed  time.Duration // end of the pause
-	told    time.Duration // end of the wait that the server asked for; never after closed
-	next    time.Duration // the next release that the pace allows
-	left    time.Duration // when the gate last released a request
-	probed  time.Duration // when the current probe was released
-	probe   probe
-	shut    bool // a request was refused: the fields below are valid
-	dropped bool // the gate no longer belongs to its key
+	closedUntil time.Duration // end of the pause
+	toldUntil   time.Duration // end of the wait that the server asked for; never after closedUntil
+	nextRelease time.Duration // the earliest that the pace allows
+	lastRelease time.Duration // if there is a probe, its own
+	probe       probe
+	shut        bool // a request was refused: the fields below are valid
+	dropped     bool // the gate no longer belongs to its key
 
-	epoch    uint32        // number of the pause before which the rate was set
-	fresh    bool          // a request of this epoch was accepted
-	news     time.Duration // when that pause began
+	// Of the last pause of this gate's own making:
+	epoch    uint32        // its number: requests released before have an earlier one
+	pausedAt time.Duration // when it began
+	planned  time.Duration // its length, as planned
+	fresh    bool          // a request released since then was accepted
 	accepted float64       // requests accepted since then, whenever they were sent
-	pause    time.Duration // planned length of that pause
+
 	misses   int           // pauses in a row after which nothing was accepted
 	took     time.Duration // usual duration of an attempt
-	busy     time.Duration // when a request last waited
+	lastWait time.Duration // when a request last waited
 
-	asker int64         // number of the request that was last told when to ask again
-	askAt time.Duration // the instant it was told, which may be in the past
+	asker  int64         // number of the request that was last told when to ask again
+	asksAt time.Duration // the instant it was told, which may be in the past
 }
 
 // Ticket is what a gate keeps about a request. The zero Ticket is that of a
@@ -126,11 +127,11 @@ func (g *gate) opens(paused time.Duration) time.Duration {
 	if !g.shut {
 		return paused
 	}
-	next := g.next
+	next := g.nextRelease
 	if g.queue.len() <= 1 {
-		next = min(next, span.Add(max(g.left, g.closed), span.Add(g.pause, alone)))
+		next = min(next, span.Add(max(g.lastRelease, g.closedUntil), span.Add(g.planned, alone)))
 	}
-	return max(next, g.closed, paused)
+	return max(next, g.closedUntil, paused)
 }
 
 // ready is like opens, but also waits for the result of the probe for as long
@@ -138,14 +139,14 @@ func (g *gate) opens(paused time.Duration) time.Duration {
 func (g *gate) ready(paused time.Duration) time.Duration {
 	at := g.opens(paused)
 	if g.probe == probeAway {
-		at = max(at, span.Add(g.probed, max(hangs, g.pause, span.Mul(g.took, 4))))
+		at = max(at, span.Add(g.lastRelease, max(hangs, g.planned, span.Mul(g.took, 4))))
 	}
 	return at
 }
 
 // mustNotWait returns why a request must not wait behind ahead others, or 0 if it may.
 func (g *gate) mustNotWait(w *waiter, ahead int, now, paused time.Duration) Refusal {
-	told := max(g.told, paused)
+	told := max(g.toldUntil, paused)
 	at := g.opens(paused)
 	switch {
 	case span.Sub(told, now) > w.patience:
@@ -192,7 +193,7 @@ func (g *gate) ask(c *Ticket, q *Request, now, paused time.Duration) Answer {
 		}
 		g.queue.insert(w)
 	}
-	g.busy, c.Held = now, true
+	g.lastWait, c.Held = now, true
 	d := Answer{Waits: true, Wait: span.Forever}
 	if g.queue.front(g.probe == probeDue).number == c.number {
 		if at <= now {
@@ -202,7 +203,7 @@ func (g *gate) ask(c *Ticket, q *Request, now, paused time.Duration) Answer {
 		if refusal := g.mustNotWait(&w, 0, now, paused); refusal != 0 {
 			return Answer{Refusal: refusal}
 		}
-		g.asker, g.askAt = c.number, at
+		g.asker, g.asksAt = c.number, at
 		d.Wait = span.Sub(at, now)
 	}
 	if w.until < span.Forever {
@@ -221,15 +222,15 @@ func (g *gate) release(c *Ticket, now time.Duration) {
 	if !g.shut {
 		return
 	}
-	c.gap, g.left = g.pace.gap(), now
+	c.gap, g.lastRelease = g.pace.gap(), now
 	// Only a request that the pace held back is evidence that the pace could be
 	// higher.
 	c.limited = c.Held || g.queue.len() > 0
 	c.Held = false
 	// Unused time doesn't accumulate.
-	g.next = span.Add(now, c.gap)
+	g.nextRelease = span.Add(now, c.gap)
 	if g.probe != probeNone {
-		g.probe, g.probed = probeAway, now
+		g.probe = probeAway
 	}
 }
 
@@ -247,7 +248,7 @@ func (g *gate) leave(c *Ticket) {
 
 // probes reports whether c is the probe: the newest, if more than one has no result.
 func (g *gate) probes(c *Ticket) bool {
-	return c.Out && c.epoch == g.epoch && g.probe == probeAway && c.sent == g.probed
+	return c.Out && c.epoch == g.epoch && g.probe == probeAway && c.sent == g.lastRelease
 }
 
 // accept records that the server accepted c.
@@ -274,7 +275,7 @@ func (g *gate) accept(c *Ticket, now time.Duration) {
 	before := g.pace.gap()
 	g.pace.grow(c.gap)
 	// A shorter gap counts from the last release on.
-	g.next -= max(0, before-g.pace.gap())
+	g.nextRelease -= max(0, before-g.pace.gap())
 }
 
 // refuse records that the server refused c and asked for the wait word, or 0 if
@@ -289,7 +290,7 @@ func (g *gate) refuse(c *Ticket, word, now time.Duration, epoch uint32, draw uin
 		g.begin(word, now)
 	}
 	news := current && g.fresh || word == 0 && g.pace.free && g.pace.good > 0
-	turned := g.pace.judge(news, max(word, g.pause), now)
+	turned := g.pace.judge(news, max(word, g.planned), now)
 	if c.Alone = word == 0 && g.pace.free; c.Alone {
 		if probe {
 			g.probe = probeDue
@@ -297,21 +298,21 @@ func (g *gate) refuse(c *Ticket, word, now time.Duration, epoch uint32, draw uin
 		return false
 	}
 	if turned {
-		g.pace.restart(max(word, g.pause))
+		g.pace.restart(max(word, g.planned))
 	}
 	if !current && g.epoch != 0 {
 		// The request was sent before the last pause. Its refusal says
 		// nothing about the pace, but the gate obeys the wait it names.
 		until := span.Add(now, word)
-		shift := span.Sub(until, g.closed)
+		shift := span.Sub(until, g.closedUntil)
 		if word > 0 {
-			g.told = max(g.told, until)
+			g.toldUntil = max(g.toldUntil, until)
 		}
 		if word == 0 || shift <= 0 {
 			return false
 		}
-		g.closed = until
-		g.next = span.Add(g.next, shift)
+		g.closedUntil = until
+		g.nextRelease = span.Add(g.nextRelease, shift)
 		return shift > time.Second || word > g.queue.patience
 	}
 	pause := word
@@ -320,14 +321,14 @@ func (g *gate) refuse(c *Ticket, word, now time.Duration, epoch uint32, draw uin
 	} else if g.misses > 0 {
 		pause = max(pause, doubled(word, g.misses-1)) // the last pause was too short
 	}
-	g.told = max(g.told, span.Add(now, word))
+	g.toldUntil = max(g.toldUntil, span.Add(now, word))
 	switch {
 	case turned || g.epoch == 0:
 	case !g.fresh:
 		// The server refused the probe, which says nothing about the pace.
 		g.misses++
 	case !g.pace.free:
-		g.pace.learn(c.gap, g.accepted, now-g.news)
+		g.pace.learn(c.gap, g.accepted, now-g.pausedAt)
 	}
 	g.close(pause, now, epoch, draw)
 	return true
@@ -336,19 +337,19 @@ func (g *gate) refuse(c *Ticket, word, now time.Duration, epoch uint32, draw uin
 // close begins a pause.
 func (g *gate) close(pause, now time.Duration, epoch uint32, draw uint64) {
 	g.pace.restart(pause)
-	g.fresh, g.accepted, g.news, g.pause = false, 0, now, pause
+	g.fresh, g.accepted, g.pausedAt, g.planned = false, 0, now, pause
 	g.epoch, g.probe = epoch, probeDue
-	g.closed = max(g.closed, span.Add(now, pause))
+	g.closedUntil = max(g.closedUntil, span.Add(now, pause))
 	// The server told all processes of a fleet the same time, but they must not
 	// all start at the same instant.
-	g.next = span.Add(g.closed, span.Draw(0, max(g.pace.gap(), pause/16), span.Remix(draw)))
+	g.nextRelease = span.Add(g.closedUntil, span.Draw(0, max(g.pace.gap(), pause/16), span.Remix(draw)))
 }
 
 // begin sets the first rate of a gate that was open.
 func (g *gate) begin(pause, now time.Duration) {
 	g.pace = firstPace(pause, now)
 	g.pace.restart(pause)
-	g.shut, g.told, g.closed, g.busy, g.next, g.news = true, now, now, now, now, now
+	g.shut, g.toldUntil, g.closedUntil, g.lastWait, g.nextRelease, g.pausedAt = true, now, now, now, now, now
 }
 
 // doubled returns d, doubled n times, but at most the longest pause that the
@@ -366,9 +367,5 @@ func (g *gate) idle(now time.Duration) bool {
 		return g.queue.len() == 0
 	}
 	keep := max(idleAfter, time.Duration(g.pace.plateau()*float64(time.Second)))
-	return g.queue.len() == 0 && now > span.Add(max(g.closed, g.busy), keep)
+	return g.queue.len() == 0 && now > span.Add(max(g.closedUntil, g.lastWait), keep)
 }
-
-// binding reports whether forgetting g would let requests through that it holds
-// back now.
-func (g *gate) binding(now time.Duration) bool { return g.queue.len() > 0 || g.closed > now }

@@ -106,6 +106,7 @@ func (w *crowd) run(seed uint64, steps int) {
 	assert.Zero(w.t, w.waiting())
 	assert.Nil(w.t, w.gates.NextWoken())
 	assert.True(w.t, w.gates.Idle(w.now+48*time.Hour))
+	w.gates.Trim(w.now + 48*time.Hour)
 	assert.Empty(w.t, w.gates.keyed)
 	assert.Zero(w.t, w.gates.Made.Load())
 }
@@ -214,12 +215,12 @@ func (w *crowd) answer(c *caller) {
 		w.paused = max(w.paused, w.now+word)
 		refuse(word)
 	case 4: // 500
-		w.wake(w.gates.Pass(&c.ticket, key, w.now, w.paused))
+		w.wake(w.gates.Pass(&c.ticket, key, false, w.now, w.paused))
 		w.again(c, 1+time.Duration(w.random.Int64N(1e9)))
 	case 5: // canceled
 		w.leave(c)
 	default:
-		w.wake(w.gates.Accept(&c.ticket, key, w.now, w.paused))
+		w.wake(w.gates.Pass(&c.ticket, key, true, w.now, w.paused))
 		w.leave(c)
 	}
 }
@@ -302,11 +303,11 @@ func (w *crowd) next() *caller {
 // check looks for requests that would wait forever.
 func (w *crowd) check() {
 	waiting := 0
-	w.gates.any(func(g *gate) bool {
+	for g := range w.gates.all() {
 		waiting += g.queue.len()
 		front := g.queue.front(g.probe == probeDue)
 		if front == nil {
-			return false
+			continue
 		}
 		c := front.who.(*caller)
 		if c.gone {
@@ -315,8 +316,7 @@ func (w *crowd) check() {
 		if !c.called && c.timer > max(w.now, g.ready(w.paused)) {
 			w.t.Fatal("nobody will ask: a wake-up is lost")
 		}
-		return false
-	})
+	}
 	if n := w.waiting(); n != waiting {
 		w.t.Fatalf("%d wait, not %d", waiting, n)
 	}
@@ -328,13 +328,13 @@ func (w *crowd) check() {
 }
 
 // waiting returns how many requests wait at all gates.
-func (w *crowd) waiting() (all int) {
-	w.gates.Look(w.now, func(waiting int, _ time.Duration) { all += waiting })
-	return all
+func (w *crowd) waiting() int {
+	waiting, _ := w.gates.Look(w.now)
+	return waiting
 }
 
 // closed returns how much longer a gate stays closed.
-func (w *crowd) closed() (longest time.Duration) {
-	w.gates.Look(w.now, func(_ int, closed time.Duration) { longest = max(longest, closed) })
-	return longest
+func (w *crowd) closed() time.Duration {
+	_, closed := w.gates.Look(w.now)
+	return closed
 }

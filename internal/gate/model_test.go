@@ -211,7 +211,7 @@ func TestGate_PaceModel(t *testing.T) {
 			now += time.Duration(random.Int64N(1e8))
 			refused := !m.shut && random.IntN(5) == 0 || m.shut && (m.rate() > limit*(0.9+random.Float64()/5) || random.Float64() < noise)
 			if !refused {
-				gates.Accept(s.c, "", now, never)
+				gates.Pass(s.c, "", true, now, never)
 				if m.shut {
 					m.accept(s.gap, s.current, s.limited)
 				}
@@ -228,9 +228,9 @@ func TestGate_PaceModel(t *testing.T) {
 			}
 			if m.shut {
 				g := &gates.own
-				if !near(m.rate(), g.pace.rate()) || math.Abs(m.closed-g.closed.Seconds()) > 1e-6 || m.misses != g.misses {
+				if !near(m.rate(), g.pace.rate()) || math.Abs(m.closed-g.closedUntil.Seconds()) > 1e-6 || m.misses != g.misses {
 					t.Fatalf("%v a second, closed until %v, %d misses; the model says %v, %v, %d",
-						g.pace.rate(), g.closed, g.misses, m.rate(), m.closed, m.misses)
+						g.pace.rate(), g.closedUntil, g.misses, m.rate(), m.closed, m.misses)
 				}
 			}
 		}

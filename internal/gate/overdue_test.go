@@ -19,7 +19,7 @@ import (
 func TestGate_OverdueProbeEnds(t *testing.T) {
 	for name, end := range map[string]func(*Table, *Ticket, time.Duration){
 		"canceled":            func(s *Table, c *Ticket, _ time.Duration) { s.Leave(c, 0) },
-		"500":                 func(s *Table, c *Ticket, now time.Duration) { s.Pass(c, "", now, 0) },
+		"500":                 func(s *Table, c *Ticket, now time.Duration) { s.Pass(c, "", false, now, 0) },
 		"429 without a wait":  func(s *Table, c *Ticket, now time.Duration) { s.Refuse(c, "", 0, now, 0, 0) },
 		"an answer, at least": nil,
 	} {
@@ -45,7 +45,7 @@ func TestGate_OverdueProbeEnds(t *testing.T) {
 			second := now
 			now += time.Second / 2
 			if end == nil {
-				s.Accept(first, "", now, 0)
+				s.Pass(first, "", true, now, 0)
 				release()
 				assert.Equal(t, time.Second/2, now-second)
 				return
@@ -81,5 +81,6 @@ func TestGate_PauseALittleLonger(t *testing.T) {
 	_, wakes = s.Refuse(&sent[2], "", time.Second, now, 0, 0)
 	assert.True(t, wakes)
 	assert.Equal(t, []any{"hasty", nil}, []any{s.NextWoken(), s.NextWoken()})
-	s.Look(now, func(waiting int, _ time.Duration) { assert.Equal(t, 1, waiting) })
+	waiting, _ := s.Look(now)
+	assert.Equal(t, 1, waiting)
 }

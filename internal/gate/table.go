@@ -4,6 +4,7 @@
 package gate
 
 import (
+	"iter"
 	"sync/atomic"
 	"time"
 
@@ -92,38 +93,66 @@ func (s *Table) drop(key string, g *gate) {
 	s.Made.Add(-1)
 }
 
-// Idle reports whether no gate has state worth keeping. It drops gates of keys that
-// have none, so that the next call has less to do.
-func (s *Table) Idle(now time.Duration) bool {
+// Trim drops gates of keys that have no state worth keeping, until it meets one that
+// has: Idle then has less to do.
+func (s *Table) Trim(now time.Duration) {
 	for key, g := range s.keyed {
 		if !g.idle(now) {
-			return false
+			return
 		}
 		s.drop(key, g)
 	}
-	return s.own.idle(now)
 }
 
-// Rests is Idle, but drops nothing.
-func (s *Table) Rests(now time.Duration) bool {
-	return !s.any(func(g *gate) bool { return !g.idle(now) })
+// Idle reports whether no gate has state worth keeping.
+func (s *Table) Idle(now time.Duration) bool {
+	for g := range s.all() {
+		if !g.idle(now) {
+			return false
+		}
+	}
+	return true
 }
 
-// RestsFor reports whether neither the gate of key nor that of the host has state worth
+// IdleFor reports whether neither the gate of key nor that of the host has state worth
 // keeping.
-func (s *Table) RestsFor(key string, now time.Duration) bool {
+func (s *Table) IdleFor(key string, now time.Duration) bool {
 	g := s.keyed[key]
 	return (g == nil || g.idle(now)) && s.own.idle(now)
 }
 
-// any reports whether f holds for any gate.
-func (s *Table) any(f func(*gate) bool) bool {
-	for _, g := range s.keyed {
-		if f(g) {
+// Binding reports whether forgetting s would let requests through that it holds back
+// now.
+func (s *Table) Binding(now time.Duration) bool {
+	for g := range s.all() {
+		if g.queue.len() > 0 || g.shut && g.closedUntil > now {
 			return true
 		}
 	}
-	return f(&s.own)
+	return false
+}
+
+// Look returns how many requests wait, and how much longer a gate stays closed.
+func (s *Table) Look(now time.Duration) (waiting int, closed time.Duration) {
+	for g := range s.all() {
+		waiting += g.queue.len()
+		if g.shut {
+			closed = max(closed, span.Sub(g.closedUntil, now))
+		}
+	}
+	return waiting, closed
+}
+
+// all yields every gate.
+func (s *Table) all() iter.Seq[*gate] {
+	return func(yield func(*gate) bool) {
+		for _, g := range s.keyed {
+			if !yield(g) {
+				return
+			}
+		}
+		yield(&s.own)
+	}
 }
 
 // settle makes sure that the next call at g asks in time: it wakes the call
@@ -131,8 +160,8 @@ func (s *Table) any(f func(*gate) bool) bool {
 // call must be woken.
 func (s *Table) settle(g *gate, paused time.Duration) bool {
 	if w := g.queue.front(g.probe == probeDue); w != nil {
-		if at := g.ready(paused); w.number != g.asker || at < g.askAt {
-			g.asker, g.askAt = w.number, at
+		if at := g.ready(paused); w.number != g.asker || at < g.asksAt {
+			g.asker, g.asksAt = w.number, at
 			if w.who != nil {
 				s.woken = append(s.woken, w.who)
 			}
@@ -170,7 +199,7 @@ func (s *Table) Admit(c *Ticket, q *Request, now, paused time.Duration, draw uin
 		left := span.Sub(paused, now)
 		g.begin(left, now)
 		g.close(left, now, s.epoch, draw)
-		g.told = paused
+		g.toldUntil = paused
 	}
 	d := g.ask(c, q, now, paused)
 	if d.Refusal != 0 {
@@ -185,7 +214,7 @@ func (s *Table) Admit(c *Ticket, q *Request, now, paused time.Duration, draw uin
 // whether any call must be woken.
 func (s *Table) Refuse(c *Ticket, key string, word, now, paused time.Duration, draw uint64) (told, wakes bool) {
 	g := s.of(c, key, now, true)
-	before := g.told
+	before := g.toldUntil
 	if !g.shut {
 		before = now
 	}
@@ -193,28 +222,21 @@ func (s *Table) Refuse(c *Ticket, key string, word, now, paused time.Duration, d
 		s.dismiss(g, now, paused)
 	}
 	s.epoch = max(s.epoch, g.epoch)
-	return g.told > before, s.settle(g, paused)
+	return g.toldUntil > before, s.settle(g, paused)
 }
 
-// Accept records that the server accepted c, and reports whether any call must
-// be woken.
-func (s *Table) Accept(c *Ticket, key string, now, paused time.Duration) (wakes bool) {
+// Pass records any other outcome of c: that the server accepted it, or nothing that the
+// gate can learn from. It reports whether any call must be woken.
+func (s *Table) Pass(c *Ticket, key string, accepted bool, now, paused time.Duration) (wakes bool) {
 	g := s.of(c, key, now, false)
 	if g == nil {
 		return false
 	}
-	g.accept(c, now)
-	return s.settle(g, paused)
-}
-
-// Pass records an outcome of c that says nothing about the pace, and reports
-// whether any call must be woken.
-func (s *Table) Pass(c *Ticket, key string, now, paused time.Duration) (wakes bool) {
-	g := s.of(c, key, now, false)
-	if g == nil {
-		return false
+	if accepted {
+		g.accept(c, now)
+	} else {
+		g.leave(c)
 	}
-	g.leave(c)
 	return s.settle(g, paused)
 }
 
@@ -253,23 +275,4 @@ func (s *Table) NextWoken() any {
 	s.woken[n-1] = nil
 	s.woken = s.woken[:n-1]
 	return who
-}
-
-// Look calls f with the state of every gate: how many requests wait, and how long it
-// stays closed, which is not positive if it is open.
-func (s *Table) Look(now time.Duration, f func(waiting int, closed time.Duration)) {
-	s.any(func(g *gate) bool {
-		closed := time.Duration(0)
-		if g.shut {
-			closed = span.Sub(g.closed, now)
-		}
-		f(g.queue.len(), closed)
-		return false
-	})
-}
-
-// Binding reports whether forgetting s would let requests through that it holds back
-// now.
-func (s *Table) Binding(now time.Duration) bool {
-	return s.any(func(g *gate) bool { return g.binding(now) })
 }

@@ -85,7 +85,7 @@ func TestHostTable_ManyDeadNames(t *testing.T) {
 		if e.Others {
 			rules = shared
 		}
-		e.Used.Store(int64(now))
+		e.Used = now
 		for call := (decide.Call{Attempts: 1}); ; call.Attempts++ {
 			if n++; !rules.Next(&e.Record, &call, o, now, 0).Retry {
 				return n
@@ -162,7 +162,7 @@ func TestHostTable_Overflow(t *testing.T) {
 			one := failAt(&table, keys[host.PerStripe], plain, refusal, 0)
 			assert.True(t, one.Others)
 			assert.Same(t, one, failAt(&table, keys[host.PerStripe+1], plain, refusal, 0))
-			assert.EqualValues(t, 2*budget.RetryCost, one.Debt.Missing(), "a budget shared")
+			assert.EqualValues(t, 2*budget.RetryCost, one.Debt.Missing, "a budget shared")
 			assert.EqualValues(t, host.PerStripe, table.Entries())
 		})
 	}

@@ -5,7 +5,6 @@ package host
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 
@@ -17,13 +16,12 @@ import (
 func TestHostTable_MakesWhole(t *testing.T) {
 	var table Table
 	key := hostkey.Key{Host: "example.com", Port: "443"}
-	make := func(now time.Duration) *Entry { return table.make(table.stripe(key), key.Hash(), key, now) }
-	e := make(7)
-	assert.Same(t, e, make(8), "if two requests make it at once, one wins")
-	assert.EqualValues(t, 2, e.pins.Load())
+	e := table.PinNew(key, 7)
+	assert.Same(t, e, table.PinNew(key, 8), "made once")
+	assert.Equal(t, 2, e.pins)
 	list, _ := table.All(0)
 	for _, e := range list {
 		assert.Equal(t, key, e.Key)
-		assert.EqualValues(t, 7, e.Used.Load())
+		assert.EqualValues(t, 7, e.Used)
 	}
 }

@@ -16,21 +16,21 @@ const (
 	MostTopics = mostTopics
 )
 
-func Mark(hash uint64) (word int, bits uint64) { return mark(hash) }
-
 // Entries returns the number of entries, those that have healed or lapsed included.
 func (t *Table) Entries() int64 { return t.entries.Load() }
+
+func Mark(hash uint64) (word int, bits uint64) { return mark(hash) }
 
 // Keyed returns the number of gates of keys.
 func (t *Table) Keyed() int64 { return t.keyed.Load() }
 
 // Covers reports whether the marks of hosts in trouble cover that of the host with
 // the given hash.
-func (t *Table) Covers(hash uint64) bool { return t.stripeAt(hash).marks.has(hash) }
+func (t *Table) Covers(hash uint64) bool { return t.stripe(hash).marks.has(hash) }
 
 // Marks returns the marks of the stripe of the host with the given hash.
 func (t *Table) Marks(hash uint64) (words []uint64) {
-	m := &t.stripeAt(hash).marks
+	m := &t.stripe(hash).marks
 	for i := range m {
 		words = append(words, m[i].Load())
 	}

@@ -40,23 +40,15 @@ type failures struct {
 
 	any         bool          // a request has failed, not only been canceled
 	since, last time.Duration // instants of the first failed request and of the last
-	how         Failure       // of the last failed attempt; 0: none is known
+	how         Failure       // of the last failed attempt; zero: none is known
 	at          time.Duration // instant at which how was recorded
 	gaveUp      uint32        // the last reason to give up; 0: none
 }
 
-// Failure is how an attempt failed: a reason and the kind of an error, as their owners
-// number them, and a status. A zero part means that there is none.
-type Failure uint32
-
-// FailureOf returns the Failure with the given parts.
-func FailureOf(reason, kind uint8, status int) Failure {
-	return Failure(reason) | Failure(kind)<<8 | Failure(uint16(max(0, status)))<<16
-}
-
-// Parts returns what FailureOf was given.
-func (f Failure) Parts() (reason, kind uint8, status int) {
-	return uint8(f), uint8(f >> 8), int(f >> 16)
+// Failure is how an attempt failed. A zero field means that there is none.
+type Failure struct {
+	Reason, Kind uint8 // the reason to retry, and the kind of the error, as their owners number them
+	Status       uint16
 }
 
 // Failing describes a host at which requests failed.
@@ -64,24 +56,24 @@ type Failing struct {
 	Key              hostkey.Key
 	Failed, Canceled int           // requests within the window
 	Since            time.Duration // instant of the first failed request since the last window without any
-	How              Failure       // of the last failed attempt; 0: unknown
+	How              Failure       // of the last failed attempt; zero: unknown
 	At               time.Duration // instant of How
 	GaveUp           uint32        // the last reason to give up, as its owner numbers them; 0: none
 }
 
 // Fail records that a request to the host of key has failed at the instant now.
 // gaveUp is the reason to give up, and how is the last failure of an attempt; each may
-// be 0.
+// be zero.
 func (f *Failures) Fail(key hostkey.Key, how Failure, gaveUp uint32, now time.Duration) {
 	s := f.stripe(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.of(key, now)
 	if !h.any || now-h.last > FailureWindow {
-		h.any, h.since, h.how, h.gaveUp = true, now, 0, 0
+		h.any, h.since, h.how, h.gaveUp = true, now, Failure{}, 0
 	}
 	h.last = max(h.last, now)
-	if how != 0 {
+	if how != (Failure{}) {
 		h.how, h.at = how, now
 	}
 	if gaveUp != 0 {

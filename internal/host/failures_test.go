@@ -18,15 +18,6 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-func TestFailure_Parts(t *testing.T) {
-	for _, want := range [][3]int{{0, 0, 0}, {1, 2, 503}, {255, 255, 65535}, {7, 0, 999}} {
-		reason, kind, status := FailureOf(uint8(want[0]), uint8(want[1]), want[2]).Parts()
-		assert.Equal(t, want, [3]int{int(reason), int(kind), status})
-	}
-	_, _, status := FailureOf(1, 1, -1).Parts()
-	assert.Zero(t, status)
-}
-
 // Counts, instants and reasons are those of a list of all requests, in which requests
 // that end at once may be out of order. Only the length of the window is coarse.
 func TestFailures_Model(t *testing.T) {
@@ -62,11 +53,11 @@ func TestFailures_Model(t *testing.T) {
 			} else {
 				all = append(all, request{at, false})
 				if !failed || at-last > FailureWindow {
-					since, how, gaveUp = at, 0, 0
+					since, how, gaveUp = at, Failure{}, 0
 				}
 				failed, last = true, max(last, at)
-				h, g := FailureOf(uint8(r.IntN(3)), 0, 0), uint32(r.IntN(3))
-				if h != 0 {
+				h, g := Failure{Reason: uint8(r.IntN(3))}, uint32(r.IntN(3))
+				if h != (Failure{}) {
 					how = h
 				}
 				if g != 0 {
@@ -125,7 +116,7 @@ func TestFailures_Bounded(t *testing.T) {
 	const names = 50_000
 	for i := range names {
 		now := time.Duration(i) * time.Millisecond
-		f.Fail(name(i), FailureOf(1, 0, 503), 1, now)
+		f.Fail(name(i), Failure{Reason: 1, Status: 503}, 1, now)
 		f.Cancel(hostkey.Key{Host: fmt.Sprintf("%d.canceled", i), Port: "443"}, now)
 		_, ok := f.Look(name(i), now)
 		require.True(t, ok, "the last one is there")
@@ -149,7 +140,7 @@ func TestFailures_Bounded(t *testing.T) {
 	// Those that are over make room at once.
 	late := names*time.Millisecond + FailureWindow + time.Second
 	for i := range 10 {
-		f.Fail(name(i), 0, 0, late)
+		f.Fail(name(i), Failure{}, 0, late)
 	}
 	assert.Len(t, f.All(late), 10)
 }
@@ -161,7 +152,7 @@ func TestFailures_Concurrently(t *testing.T) {
 		wg.Go(func() {
 			for i := range 2000 {
 				key, now := hostkey.Key{Host: fmt.Sprint(i % 300), Port: "80"}, time.Duration(i)*time.Millisecond
-				f.Fail(key, FailureOf(1, uint8(g), 503), 1, now)
+				f.Fail(key, Failure{1, uint8(g), 503}, 1, now)
 				f.Cancel(key, now)
 				f.Look(key, now)
 				if i%200 == 0 {

@@ -66,7 +66,7 @@ func (u *user) end(i int, o decide.Outcome, last bool, now time.Duration, draw u
 		return play.Decision{}
 	}
 	if failed {
-		c.e.FailsAt(now)
+		c.e.FailsAt(now, host.Failure{})
 	}
 	c.call.Attempts = max(1, c.call.Attempts)
 	d := u.rulesAt(c.e).Next(&c.e.Record, &c.call, o, now, draw)
@@ -151,7 +151,7 @@ func TestTable_LookingChangesNothing(t *testing.T) {
 					require.Equal(t, one != nil, two != nil, key)
 					if one != nil {
 						require.Equal(t, rules.State(&one.Record, now), rules.State(&two.Record, now))
-						require.Equal(t, one.Used.Load(), two.Used.Load(), "the instant of the last failure")
+						require.Equal(t, one.Used, two.Used, "the instant of the last failure")
 					}
 				}
 			}
@@ -169,7 +169,7 @@ func TestGates_OfAbandonedHosts(t *testing.T) {
 	host1, host2 := hostkey.Key{Host: "one.example", Port: "443"}, hostkey.Key{Host: "two.example", Port: "443"}
 	refuse := func(key hostkey.Key, tenant int, word, now time.Duration) {
 		e := table.PinNew(key, now)
-		e.FailsAt(now)
+		e.FailsAt(now, host.Failure{})
 		o := refusal
 		o.Status, o.RetryAfter = 429, word
 		call := decide.Call{Attempts: 1, Gate: fmt.Sprint("tenant ", tenant)}
@@ -261,7 +261,7 @@ func TestTable_ForgivesInAPause(t *testing.T) {
 			day := refusal
 			day.RetryAfter = 24 * time.Hour
 			e := failAt(&table, key, r, day, 0)
-			missing := e.Debt.Missing()
+			missing := e.Debt.Missing
 			require.Positive(t, missing)
 			if inUse {
 				e = table.PinNew(key, 0)
@@ -274,9 +274,9 @@ func TestTable_ForgivesInAPause(t *testing.T) {
 			if !inUse {
 				e = table.PinNew(key, 24*time.Hour)
 			}
-			e.FailsAt(24 * time.Hour)
-			assert.Zero(t, e.Debt.Missing())
-			assert.EqualValues(t, 24*time.Hour, e.Used.Load())
+			e.FailsAt(24*time.Hour, host.Failure{})
+			assert.Zero(t, e.Debt.Missing)
+			assert.EqualValues(t, 24*time.Hour, e.Used)
 		})
 	}
 }

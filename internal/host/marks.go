@@ -4,7 +4,6 @@
 package host
 
 import (
-	"net/url"
 	"sync/atomic"
 
 	"github.com/retrip/retrip/internal/hostkey"
@@ -43,11 +42,4 @@ func (m *marks) remove(hash uint64, stay map[hostkey.Key]*Entry) {
 		}
 	}
 	m[word].Store(bits)
-}
-
-// Lookup looks a host up in a table, as often as needed, and hashes it at
-// most once.
-type Lookup struct {
-	URL  *url.URL
-	hash uint64 // 0 until it is needed
 }

@@ -51,5 +51,10 @@ func (e *Entry) RanOut() bool { return e.News.emptied.CompareAndSwap(false, true
 // Refilled reports whether the budget of e is full for the first time since it
 // ran out.
 func (e *Entry) Refilled() bool {
-	return e.News.emptied.Load() && e.Debt.Missing() == 0 && e.News.emptied.CompareAndSwap(true, false)
+	if !e.News.emptied.Load() {
+		return false
+	}
+	e.Lock()
+	defer e.Unlock()
+	return e.Debt.Missing == 0 && e.News.emptied.CompareAndSwap(true, false)
 }

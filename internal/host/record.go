@@ -10,23 +10,35 @@ package host
 import (
 	"cmp"
 	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/retrip/retrip/internal/account"
+	"github.com/retrip/retrip/internal/breaker"
 	"github.com/retrip/retrip/internal/budget"
 	"github.com/retrip/retrip/internal/gate"
 	"github.com/retrip/retrip/internal/span"
 )
 
 // Record is what is known of a host in trouble. The zero Record is that of a host
-// without trouble. It is safe for concurrent use and must not be copied.
+// without trouble. It must not be copied.
+//
+// Its lock guards the exported fields and makes each decision one step. No goroutine
+// holds the lock during a wait or an attempt.
 type Record struct {
-	Debt   budget.Debt            // what is missing from its budget
-	Charge account.Charge         // of the fleet's account
-	paused atomic.Int64           // instant at which the pause ends that the host asked for
-	guards atomic.Pointer[guards] // nil until a breaker or a gate needs it
-	table  *Table                 // counts the gates of keys of all its hosts; nil: this host counts its own
+	sync.Mutex
+	Debt    budget.Debt // what is missing from its budget
+	Charged bool        // a retry has been charged to the fleet's account, and nothing has succeeded since
+	Guards  *Guards     // nil until a breaker or a gate needs it
+
+	paused atomic.Int64 // instant at which the pause ends that the host asked for; 0: it never did
+	table  *Table       // counts the gates of keys of all its hosts; nil: this host counts its own
+}
+
+// Guards are the breaker and the gates of a host, which few hosts need.
+type Guards struct {
+	Breaker breaker.Breaker
+	Gates   gate.Table
 }
 
 // Change is what a decision changed about a host, for hooks and logs.
@@ -41,50 +53,99 @@ const (
 	Refilled
 )
 
-// Undemanding reports whether s has never held back any request, nor counted
-// failures for a breaker.
-func (s *Record) Undemanding() bool { return s.paused.Load() == 0 && s.guards.Load() == nil }
+// BreakerChanges maps a change of the breaker to that of its host.
+var BreakerChanges = [...]Change{breaker.Same: 0, breaker.Opened: Opened, breaker.Probing: Probed, breaker.Shut: Closed}
 
-// PausedFor returns the rest of the pause at the instant now, or 0.
-func (s *Record) PausedFor(now time.Duration) time.Duration {
-	return max(0, span.Sub(s.pausedUntil(), now))
+// Guard returns the guards of s, made on first use. The caller must hold the lock.
+func (s *Record) Guard() *Guards {
+	if s.Guards == nil {
+		s.Guards = &Guards{}
+		if s.Guards.Gates.Made = new(atomic.Int64); s.table != nil {
+			s.Guards.Gates.Made = &s.table.keyed
+		}
+	}
+	return s.Guards
 }
 
-// pausedUntil returns the instant at which the pause of the whole host ends,
-// which may be in the past.
-func (s *Record) pausedUntil() time.Duration {
+// MakeRoom drops gates of keys that have no state worth keeping, at whichever host, if
+// there is no place for another. The caller must not hold the lock.
+func (s *Record) MakeRoom(now time.Duration) {
+	if s.table == nil {
+		s.sweepGates(now)
+	} else if s.table.keyed.Load() >= gate.MostKeys {
+		s.table.sweepGates(now)
+	}
+}
+
+// sweepGates drops the gates of keys of s that have no state worth keeping, if there is
+// no place for another.
+func (s *Record) sweepGates(now time.Duration) {
+	s.Lock()
+	defer s.Unlock()
+	if s.Guards != nil && s.Guards.Gates.Full() {
+		s.Guards.Gates.Sweep(now)
+	}
+}
+
+// Undemanding reports whether s has never held back any request, nor counted
+// failures for a breaker.
+func (s *Record) Undemanding() bool {
+	s.Lock()
+	defer s.Unlock()
+	return s.paused.Load() == 0 && s.Guards == nil
+}
+
+// PausedUntil returns the instant at which the pause of the whole host ends, which may be
+// in the past. It needs no lock.
+func (s *Record) PausedUntil() time.Duration {
 	if until := s.paused.Load(); until != 0 {
 		return time.Duration(until)
 	}
-	return neverPaused
+	return math.MinInt64
 }
 
-// neverPaused is an instant before all others.
-const neverPaused = time.Duration(math.MinInt64)
+// PausedFor returns the rest of the pause at the instant now, or 0. It needs no lock.
+func (s *Record) PausedFor(now time.Duration) time.Duration {
+	return max(0, span.Sub(s.PausedUntil(), now))
+}
 
-// PauseUntil moves the end of the pause forward, never back, and reports
-// whether it moved.
+// PauseUntil moves the end of the pause forward, never back, and reports whether it
+// moved. The caller must hold the lock.
 func (s *Record) PauseUntil(until time.Duration) bool {
-	for {
-		paused := s.paused.Load()
-		if paused != 0 && int64(until) <= paused {
-			return false
-		}
-		if s.paused.CompareAndSwap(paused, cmp.Or(int64(until), 1)) {
-			return true
-		}
-	}
-}
-
-// Healed reports whether s holds back no request and its breaker counts no
-// failure.
-func (s *Record) Healed(now time.Duration) bool { return s.healed(now, (*gate.Table).Idle) }
-
-// healed is Healed, with what says that no gate has state worth keeping.
-func (s *Record) healed(now time.Duration, idle func(*gate.Table, time.Duration) bool) bool {
-	if s.Debt.Missing() != 0 || s.PausedFor(now) > 0 {
+	if paused := s.paused.Load(); paused != 0 && int64(until) <= paused {
 		return false
 	}
-	guards := s.guards.Load()
-	return guards == nil || guards.healed(now, idle)
+	s.paused.Store(cmp.Or(int64(until), 1))
+	return true
+}
+
+// Healed reports whether s holds back no request, its breaker counts no failure, and
+// nothing else in s is worth keeping.
+func (s *Record) Healed(now time.Duration) bool {
+	s.Lock()
+	defer s.Unlock()
+	return s.healed(now)
+}
+
+func (s *Record) healed(now time.Duration) bool {
+	if s.Debt.Missing != 0 || s.PausedFor(now) > 0 {
+		return false
+	}
+	return s.Guards == nil || s.Guards.Breaker.Healed(now) && s.Guards.Gates.Idle(now)
+}
+
+// binding reports whether forgetting s would let requests through that it holds back now.
+func (s *Record) binding(now time.Duration) bool {
+	return s.PausedFor(now) > 0 || s.Guards != nil && (s.Guards.Breaker.Binding(now) || s.Guards.Gates.Binding(now))
+}
+
+// Woken returns the Who of a request that waits at a gate and must ask again now, or
+// nil if there is none.
+func (s *Record) Woken() any {
+	s.Lock()
+	defer s.Unlock()
+	if s.Guards == nil {
+		return nil
+	}
+	return s.Guards.Gates.NextWoken()
 }

@@ -28,7 +28,7 @@ var refusal = decide.Outcome{Status: 503, Idempotent: true, Replay: true}
 // failAt makes one attempt at key fail, with everything that follows from it.
 func failAt(t *host.Table, key hostkey.Key, r play.Judge, o decide.Outcome, now time.Duration) *host.Entry {
 	e := t.PinNew(key, now)
-	e.Used.Store(int64(now))
+	e.Used = now
 	call := decide.Call{Attempts: 1}
 	r.Next(&e.Record, &call, o, now, 0)
 	t.Unpin(e, now)
@@ -66,11 +66,11 @@ func TestHostTable_MakesAndDrops(t *testing.T) {
 	r := play.Rules(t, retrip.Policy{})
 	key := hostkey.Key{Host: "example.com", Port: "443"}
 	u := &url.URL{Scheme: "https", Host: "Example.com"}
-	assert.True(t, table.Calm(&host.Lookup{URL: u}))
+	assert.True(t, table.Calm(u))
 	assert.Nil(t, table.Pin(key, 0), "a healthy host has no entry")
 
 	e := failAt(&table, key, r, refusal, 0)
-	assert.False(t, table.Calm(&host.Lookup{URL: u}))
+	assert.False(t, table.Calm(u))
 	assert.EqualValues(t, 1, table.Entries())
 	assert.Same(t, e, table.Pin(key, 0))
 	table.Unpin(e, 0)
@@ -82,7 +82,7 @@ func TestHostTable_MakesAndDrops(t *testing.T) {
 	}
 	succeedAt(&table, key, r, 0)
 	assert.Nil(t, table.Pin(key, 0), "healed")
-	assert.True(t, table.Calm(&host.Lookup{URL: u}))
+	assert.True(t, table.Calm(u))
 	assert.Empty(t, inTrouble(&table, 0))
 
 	assert.NotSame(t, e, failAt(&table, key, r, refusal, 0))
@@ -172,7 +172,7 @@ func TestHostTable_ForgetsAtLookUp(t *testing.T) {
 		for i := range 10 {
 			now := time.Duration(i) * 61 * time.Minute
 			e := table.PinNew(key, now)
-			e.Used.Store(int64(now))
+			e.Used = now
 			for call := (decide.Call{Attempts: 1}); r.Next(&e.Record, &call, refusal, now, 0).Retry; call.Attempts++ {
 				retries++
 			}
@@ -195,11 +195,11 @@ func TestHostTable_ForgetsAtLookUp(t *testing.T) {
 	for _, key := range []hostkey.Key{keys[0], keys[host.PerStripe]} {
 		failAt(&table, key, r, refusal, 0)
 		e := table.PinNew(key, host.Idle)
-		assert.EqualValues(t, budget.RetryCost, e.Debt.Missing())
+		assert.EqualValues(t, budget.RetryCost, e.Debt.Missing)
 		e = table.PinNew(key, host.Idle+1)
-		assert.Zero(t, e.Debt.Missing())
+		assert.Zero(t, e.Debt.Missing)
 		failAt(&table, key, r, refusal, host.Idle+2)
-		assert.EqualValues(t, budget.RetryCost, table.PinNew(key, host.Idle+3).Debt.Missing(), "once")
+		assert.EqualValues(t, budget.RetryCost, table.PinNew(key, host.Idle+3).Debt.Missing, "once")
 	}
 }
 
@@ -243,7 +243,7 @@ func TestHostTable_Concurrently(t *testing.T) {
 					}
 				}
 				table.Unpin(e, 0)
-				table.Calm(&host.Lookup{URL: &url.URL{Host: key.Host}})
+				table.Calm(&url.URL{Host: key.Host})
 			}
 		})
 	}

@@ -34,18 +34,13 @@ func IsLong(u *url.URL) bool {
 	return u != nil && (u.User != nil || len(u.Opaque)+len(u.Path)+len(u.RawPath)+len(u.RawQuery)+len(u.Fragment)+len(u.RawFragment) > 256)
 }
 
+// Of returns the key of the host of u. Its port is the default port of the scheme if u
+// names none.
 func Of(u *url.URL) Key {
 	if u == nil {
 		return Key{}
 	}
-	host, port := Split(u)
-	return Key{host, port}
-}
-
-// Split returns the host of u, as a Key spells it, and its port: the default
-// port of the scheme if u names none.
-func Split(u *url.URL) (host, port string) {
-	host, port = splitPort(u.Host)
+	host, port := splitPort(u.Host)
 	if port == "" {
 		switch u.Scheme {
 		case "http":
@@ -55,9 +50,9 @@ func Split(u *url.URL) (host, port string) {
 		}
 	}
 	if strings.IndexByte(host, ':') < 0 { // most hosts: no address with a zone
-		return undotted(strings.ToLower(host)), unpadded(port)
+		return Key{undotted(strings.ToLower(host)), unpadded(port)}
 	}
-	return spell(Lower(host)), unpadded(port)
+	return Key{spell(Lower(host)), unpadded(port)}
 }
 
 // Lower returns host, or a pattern of hosts, in lower case, but for the zone of

@@ -51,11 +51,11 @@ func NewHosts(list []string) (*Hosts, error) {
 // of returns the index of the host of u, which may be nil.
 func (h *Hosts) of(u *url.URL) int {
 	if u != nil && len(h.index) > 0 {
-		name, port := hostkey.Split(u)
-		if i, ok := h.index[net.JoinHostPort(name, port)]; ok {
+		key := hostkey.Of(u)
+		if i, ok := h.index[key.String()]; ok {
 			return i
 		}
-		if i, ok := h.index[name]; ok {
+		if i, ok := h.index[key.Host]; ok {
 			return i
 		}
 	}
