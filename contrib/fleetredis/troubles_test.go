@@ -199,29 +199,20 @@ func answering(t *testing.T, reply string) (address string) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				for lines := bufio.NewScanner(conn); lines.Scan(); {
-					switch strings.ToLower(lines.Text()) {
-					case "hello":
-						fmt.Fprint(conn, "%1\r\n+proto\r\n:3\r\n")
-					case "client":
-						fmt.Fprint(conn, "+OK\r\n")
-					case "evalsha", "eval":
-						fmt.Fprint(conn, reply)
-						if reply == "" {
-							return
-						}
-					}
+	go testenv.Accept(l, func(conn net.Conn) {
+		for lines := bufio.NewScanner(conn); lines.Scan(); {
+			switch strings.ToLower(lines.Text()) {
+			case "hello":
+				fmt.Fprint(conn, "%1\r\n+proto\r\n:3\r\n")
+			case "client":
+				fmt.Fprint(conn, "+OK\r\n")
+			case "evalsha", "eval":
+				fmt.Fprint(conn, reply)
+				if reply == "" {
+					return
 				}
-			}()
+			}
 		}
-	}()
+	})
 	return l.Addr().String()
 }

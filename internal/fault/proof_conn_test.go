@@ -392,21 +392,12 @@ func TestProof_TextsOfAProxy(t *testing.T) {
 				l := memhttp.Listen()
 				defer l.Close()
 				var asked atomic.Int32
-				go func() {
-					for {
-						c, err := l.Accept()
-						if err != nil {
-							return
-						}
-						go func() {
-							defer c.Close()
-							if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
-								asked.Add(1)
-								_, _ = io.WriteString(c, "HTTP/1.1 502 "+text+"\r\nContent-Length: 0\r\n\r\n")
-							}
-						}()
+				go testenv.Accept(l, func(c net.Conn) {
+					if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
+						asked.Add(1)
+						_, _ = io.WriteString(c, "HTTP/1.1 502 "+text+"\r\nContent-Length: 0\r\n\r\n")
 					}
-				}()
+				})
 				base := &http.Transport{DialContext: l.Dial}
 				proxied(base, "http://proxy:1")
 				defer base.CloseIdleConnections()

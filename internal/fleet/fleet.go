@@ -30,6 +30,8 @@ type Accounts struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 
+	// mu guards the fields below. The callers of unexported methods hold it, but for
+	// ask, operate and call.
 	mu      sync.Mutex
 	link    link
 	views   map[hostkey.Key]*view // nil if f has no store
@@ -115,13 +117,12 @@ func (f *Accounts) Close() error {
 
 func (f *Accounts) now() time.Duration { return time.Since(f.epoch) }
 
-// up reports whether f may use the store. One that was not opened has none. The caller must hold f.mu.
+// up reports whether f may use the store. One that was not opened has none.
 func (f *Accounts) up(now time.Duration) bool {
 	return f.views != nil && !f.closed && f.link.Up(now)
 }
 
-// known returns the view of a host, or nil if f has none that it may use. The
-// caller must hold f.mu.
+// known returns the view of a host, or nil if f has none that it may use.
 func (f *Accounts) known(host hostkey.Key, now time.Duration) *view {
 	if v := f.views[host]; v != nil && f.up(now) && v.link.Up(now) {
 		return v
@@ -193,7 +194,7 @@ func (f *Accounts) Level(host hostkey.Key, size float64) (level float64, known b
 }
 
 // view returns the view of a host. It makes a view for a new host, or returns
-// nil if f must not use it. The caller must hold f.mu.
+// nil if f must not use it.
 func (f *Accounts) view(host hostkey.Key, now time.Duration) *view {
 	v := f.known(host, now)
 	if v != nil || !f.up(now) || f.views[host] != nil || len(host.Host)+1+len(host.Port) > hostBytes {
@@ -210,7 +211,7 @@ func (f *Accounts) view(host hostkey.Key, now time.Duration) *view {
 
 // sweep makes room, and reports whether it could. It looks at all views only
 // once a second: a program with more hosts than f has room for would do little
-// else. The caller must hold f.mu.
+// else.
 func (f *Accounts) sweep(now time.Duration) bool {
 	if now-f.swept < time.Second {
 		return false
@@ -232,8 +233,7 @@ func (v *view) idle(now time.Duration) bool {
 // begin starts an operation that adds tokens, and returns a channel that is
 // closed when its answer has arrived. If an operation for v is in progress,
 // begin returns the channel of that operation. The tokens go with that
-// operation or, if it is already running, with the next one. The caller must
-// hold f.mu.
+// operation or, if it is already running, with the next one.
 func (f *Accounts) begin(v *view, size, tokens float64, now time.Duration) <-chan struct{} {
 	if !v.busy || size > v.size {
 		// An operation charges at most its size, so a smaller size would lose
@@ -315,7 +315,7 @@ func (f *Accounts) call(host string, tokens, size float64) (level float64, err e
 }
 
 // end records the result of an operation of v, which was for an account of the
-// given size. The caller must hold f.mu.
+// given size.
 func (f *Accounts) end(v *view, level, size float64, err error) {
 	now := f.now()
 	close(v.answer)

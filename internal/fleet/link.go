@@ -110,7 +110,7 @@ func storeError(err error) (bounded error) {
 }
 
 // fail stops the use of v's account for a while, or that of the store if it is
-// at fault. The caller must hold f.mu.
+// at fault.
 func (f *Accounts) fail(v *view, err error, now time.Duration) {
 	switch {
 	case !f.link.Up(now):
@@ -123,7 +123,6 @@ func (f *Accounts) fail(v *view, err error, now time.Duration) {
 }
 
 // lose stops the use of the store for a while, unless it has stopped already.
-// The caller must hold f.mu.
 func (f *Accounts) lose(err error, now time.Duration) {
 	if f.link.Up(now) {
 		f.link.Lose(now, chance.Draw())

@@ -9,8 +9,8 @@ import (
 	"github.com/retrip/retrip/internal/body"
 )
 
-// reader is the body of one attempt. Its fields from read on are guarded by
-// replay.mu.
+// reader is the body of one attempt. The fields from read on are guarded by
+// replay.mu, which the callers of finished, dropped, passed, end and room hold.
 type reader struct {
 	replay  *Body
 	section *io.SectionReader
@@ -18,20 +18,19 @@ type reader struct {
 	read    int64 // bytes read of the section
 	begun   bool
 	copied  bool    // came from GetBody
-	over    bool    // superseded
-	closed  bool    // superseded, or closed by the base
+	dead    bool    // superseded, or closed by the base: it returns no more bytes
 	again   bool    // closed before it was read, but may still be read
 	beside  *reader // an older reader of the same attempt, of which this is a copy
 	whole   bool    // has returned its end
 }
 
 // finished reports whether the base needs neither b nor the readers beside it
-// any more. The caller holds the replay's lock.
+// any more.
 func (b *reader) finished() bool {
 	alone := b.beside == nil
 	for ; b != nil; b = b.beside {
 		switch {
-		case b.closed && !b.passed(), b.dropped():
+		case b.dead, b.again && !b.passed(), b.dropped():
 		case b.whole && !alone:
 			// The base may forget to close one of several readers that it has
 			// read to the end, because the copy of a body in memory needs no
@@ -46,35 +45,23 @@ func (b *reader) finished() bool {
 // dropped reports whether b is a copy that the base has dropped unread and
 // unclosed. net/http's HTTP/2 takes a copy before it waits for another send, and
 // drops it if the request ends meanwhile, or if there is no connection. After a
-// response, the base may still begin with its latest copy. The caller holds the
-// replay's lock.
+// response, the base may still begin with its latest copy.
 func (b *reader) dropped() bool {
 	r := b.replay
 	return r.sealed && b.copied && !b.begun && (r.failed || b != r.current)
 }
 
 // passed reports whether the base may still read b to its end, after a response,
-// although it has closed it. The caller holds the replay's lock.
+// although it has closed it.
 func (b *reader) passed() bool { return b.replay.sealed && b.again && !b.whole }
 
-// end makes b return no more bytes. The caller holds the replay's lock.
+// end makes b return no more bytes.
 func (b *reader) end() {
-	if !b.dead() {
-		b.closed, b.again = true, false
+	if !b.dead {
+		b.dead, b.again = true, false
 		b.replay.wake()
 	}
 }
-
-// begin begins a Read, and reports whether b may return bytes. The caller holds
-// the replay's lock.
-func (b *reader) begin() bool {
-	b.begun = true
-	return !b.dead()
-}
-
-// dead reports whether b returns no more bytes. The caller holds the replay's
-// lock.
-func (b *reader) dead() bool { return b.closed && !b.again }
 
 func (b *reader) Read(p []byte) (n int, err error) {
 	read := b.readStream
@@ -121,15 +108,16 @@ func (b *reader) readStream(p []byte) (n int, err error) {
 func (b *reader) readSection(p []byte) (int, error) {
 	r := b.replay
 	r.mu.Lock()
-	alive := b.begin()
+	b.begun = true
+	dead := b.dead
 	r.mu.Unlock()
-	if !alive {
+	if dead {
 		return 0, errSuperseded
 	}
 	n, err := b.section.Read(p)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if b.dead() {
+	if b.dead {
 		return 0, errSuperseded
 	}
 	b.read += int64(n)
@@ -154,7 +142,8 @@ func (b *reader) claim(p []byte) (into []byte, n int, err error) {
 	r := b.replay
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for b.begin() {
+	b.begun = true
+	for !b.dead {
 		switch {
 		case b.pos < r.kept.len:
 			n = r.kept.read(p, b.pos)
@@ -174,8 +163,7 @@ func (b *reader) claim(p []byte) (into []byte, n int, err error) {
 	return nil, 0, errSuperseded
 }
 
-// room announces a read of the caller's body into p, and shortens p. The caller
-// holds the replay's lock.
+// room announces a read of the caller's body into p, and shortens p.
 func (b *reader) room(p []byte) []byte {
 	r := b.replay
 	r.reading, r.last = true, b
@@ -218,7 +206,7 @@ func (b *reader) keep(p []byte, n int, err error) (int, error) {
 	if body.AtFault(r.req.ContentLength, r.read, err) {
 		r.fault.Store(true)
 	}
-	if b.dead() {
+	if b.dead {
 		return 0, errSuperseded
 	}
 	return n, err
@@ -232,10 +220,10 @@ func (b *reader) keep(p []byte, n int, err error) (int, error) {
 func (b *reader) Close() error {
 	r := b.replay
 	r.mu.Lock()
-	if b.begun || b.over || r.sealed {
+	if b.begun || b.dead || r.sealed {
 		b.end()
 	} else {
-		b.closed, b.again = true, true
+		b.again = true
 	}
 	done := r.done()
 	r.mu.Unlock()

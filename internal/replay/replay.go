@@ -17,6 +17,30 @@ import (
 	"github.com/retrip/retrip/internal/body"
 )
 
+// Kind is the way in which a request body can be replayed.
+type Kind uint8
+
+const (
+	None   Kind = iota // there is no body
+	Memory             // GetBody returns a new body, which is in memory and can't fail
+	Gotten             // GetBody returns a new body
+	Once               // the body can be read only once
+)
+
+// KindOf returns how the body of req can be replayed.
+func KindOf(req *http.Request) Kind {
+	switch {
+	case req.Body == nil || req.Body == http.NoBody:
+		return None
+	case req.GetBody == nil:
+		return Once
+	case body.Sound(req.Body, req.ContentLength):
+		return Memory
+	default:
+		return Gotten
+	}
+}
+
 // Body provides a body that can be read only once to the attempts of its
 // request. Each attempt gets the whole body, byte for byte, or none of it.
 type Body struct {
@@ -28,7 +52,9 @@ type Body struct {
 	part   seekable
 	off, n int64
 
-	mu      sync.Mutex // never held while the caller's body is read or closed; a file may be sought
+	// mu is never held while the caller's body is read or closed; a file may be sought.
+	// The callers of unexported methods hold it.
+	mu      sync.Mutex
 	current *reader
 	first   reader        // the first reader needs no allocation of its own
 	sealed  bool          // no further attempt follows
@@ -102,7 +128,7 @@ func section(b io.ReadCloser) (part seekable, off, n int64) {
 }
 
 // place moves the caller's reader to where the last attempt has read to. If it can't be
-// moved, it is closed. The caller holds r's lock.
+// moved, it is closed.
 func (r *Body) place() {
 	if r.part != nil && r.placed != r.pos {
 		r.placed = r.pos
@@ -150,8 +176,7 @@ func (r *Body) Reader() io.ReadCloser {
 }
 
 // newReader returns a reader of the whole body for one use of the base, which
-// must close it. The previous reader, if any, returns no more bytes. The caller
-// holds r's lock.
+// must close it. The previous reader, if any, returns no more bytes.
 func (r *Body) newReader() *reader {
 	r.supersede()
 	b := &r.first
@@ -161,7 +186,7 @@ func (r *Body) newReader() *reader {
 	return r.open(b)
 }
 
-// open makes b the current reader. The caller holds r's lock.
+// open makes b the current reader.
 func (r *Body) open(b *reader) *reader {
 	b.replay = r
 	if r.part != nil {
@@ -200,7 +225,6 @@ func (r *Body) replayable() bool {
 // supersede ends the current reader, and those beside it.
 func (r *Body) supersede() {
 	for b := r.current; b != nil; b = b.beside {
-		b.over = true
 		b.end()
 	}
 }
@@ -245,8 +269,7 @@ func (r *Body) Seal(failed, abandon bool) (passed bool) {
 func (r *Body) Cut() { r.Seal(false, true) }
 
 // done reports, once, that nobody will read the body any more, and releases the
-// kept bytes, because the reader lives as long as the response. The caller
-// holds r's lock.
+// kept bytes, because the reader lives as long as the response.
 func (r *Body) done() bool {
 	if !r.sealed || r.closed || r.current != nil && !r.current.finished() {
 		return false
@@ -259,15 +282,13 @@ func (r *Body) done() bool {
 	return true
 }
 
-// drop releases the kept bytes: the body can't be sent again. The caller holds
-// r's lock.
+// drop releases the kept bytes: the body can't be sent again.
 func (r *Body) drop() {
 	r.kept.free()
 	r.spilled = true
 }
 
-// await waits until wake is called. The caller holds r's lock, which is released
-// meanwhile.
+// await waits until wake is called. It releases mu meanwhile.
 func (r *Body) await() {
 	if r.change == nil {
 		r.change = make(chan struct{})
@@ -278,7 +299,7 @@ func (r *Body) await() {
 	r.mu.Lock()
 }
 
-// wake wakes the readers that wait. The caller holds r's lock.
+// wake wakes the readers that wait.
 func (r *Body) wake() {
 	if r.change != nil {
 		close(r.change)

@@ -228,21 +228,15 @@ func contentRange(h http.Header) (first, last, total int64, ok bool) {
 		return 0, 0, 0, false
 	}
 	unit, rest, _ := strings.Cut(values[0], " ")
-	span, length, found := strings.Cut(rest, "/")
-	if !strings.EqualFold(unit, "bytes") || !found {
-		return 0, 0, 0, false
-	}
-	from, to, found := strings.Cut(span, "-")
-	if !found {
-		return 0, 0, 0, false
-	}
+	span, length, _ := strings.Cut(rest, "/")
+	from, to, _ := strings.Cut(span, "-")
 	first, ok1 := digits(from)
 	last, ok2 := digits(to)
 	total, ok3 := int64(-1), true
 	if length != "*" {
 		total, ok3 = digits(length)
 	}
-	if !ok1 || !ok2 || !ok3 || first > last || total >= 0 && last >= total {
+	if !strings.EqualFold(unit, "bytes") || !ok1 || !ok2 || !ok3 || first > last || total >= 0 && last >= total {
 		return 0, 0, 0, false
 	}
 	return first, last, total, true
@@ -251,13 +245,8 @@ func contentRange(h http.Header) (first, last, total int64, ok bool) {
 // digits returns the number in s, if s consists of decimal digits without a
 // leading zero and the number is less than the largest int64.
 func digits(s string) (int64, bool) {
-	if len(s) > 1 && s[0] == '0' {
+	if len(s) > 1 && s[0] == '0' || !syntax.IsDigits(s) {
 		return 0, false
-	}
-	for _, c := range []byte(s) {
-		if c < '0' || c > '9' {
-			return 0, false
-		}
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	return n, err == nil && n < math.MaxInt64
@@ -275,10 +264,8 @@ func strongETag(h http.Header) (string, bool) {
 	if len(etag) < 3 || etag[0] != '"' || etag[len(etag)-1] != '"' {
 		return "", false
 	}
-	for _, c := range []byte(etag[1 : len(etag)-1]) {
-		if c <= ' ' || c == '"' || c == 0x7f {
-			return "", false
-		}
+	if inside := etag[1 : len(etag)-1]; strings.ContainsAny(inside, `" `) || syntax.HasControl(inside) {
+		return "", false
 	}
 	return etag, true
 }
@@ -342,10 +329,8 @@ func encoded(h http.Header) bool {
 
 // multipart reports whether a body with the header fields h has several parts.
 func multipart(h http.Header) bool {
-	const prefix = "multipart/"
 	for _, v := range h["Content-Type"] {
-		v = strings.TrimSpace(v)
-		if len(v) >= len(prefix) && strings.EqualFold(v[:len(prefix)], prefix) {
+		if strings.HasPrefix(strings.ToLower(strings.TrimSpace(v)), "multipart/") {
 			return true
 		}
 	}

@@ -5,7 +5,9 @@
 package syntax
 
 import (
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 )
 
@@ -47,4 +49,51 @@ func HasControl(s string) bool {
 		}
 	}
 	return false
+}
+
+// WithHeader returns a copy of h in which the field name, in canonical form, has the
+// one value. net/http sends every spelling of a name in a map, so WithHeader removes
+// the others.
+func WithHeader(h http.Header, name, value string) http.Header {
+	h = maps.Clone(h)
+	if h == nil {
+		h = http.Header{}
+	}
+	for other := range h {
+		if strings.EqualFold(other, name) {
+			delete(h, other)
+		}
+	}
+	h[name] = []string{value}
+	return h
+}
+
+// HasHeader reports whether h has a value of the field name, in any spelling.
+func HasHeader(h http.Header, name string) bool {
+	for other, values := range h {
+		if len(values) > 0 && strings.EqualFold(other, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// meaningful are the names, in lower case and sorted, of the header fields of requests
+// that mean something to net/http, to connections, to servers or to what is between
+// them. Some of them net/http never sends from the map of a request.
+var meaningful = []string{
+	"accept", "accept-charset", "accept-encoding", "accept-language", "authorization", "cache-control",
+	"connection", "content-digest", "content-disposition", "content-encoding", "content-language",
+	"content-length", "content-location", "content-range", "content-type", "cookie", "date", "expect",
+	"forwarded", "from", "host", "http2-settings", "idempotency-key", "if-match", "if-modified-since",
+	"if-none-match", "if-range", "if-unmodified-since", "keep-alive", "max-forwards", "origin", "pragma",
+	"proxy-authenticate", "proxy-authorization", "proxy-connection", "range", "referer", "te", "trailer",
+	"transfer-encoding", "upgrade", "user-agent", "via", "x-forwarded-for", "x-forwarded-host",
+	"x-forwarded-proto", "x-idempotency-key",
+}
+
+// HasMeaning reports whether name is one of [meaningful], in any case.
+func HasMeaning(name string) bool {
+	_, found := slices.BinarySearch(meaningful, strings.ToLower(name))
+	return found
 }

@@ -4,6 +4,7 @@
 package testenv
 
 import (
+	"net"
 	"net/http"
 	"testing"
 	"testing/synctest"
@@ -60,4 +61,19 @@ type Status int
 // RoundTrip returns the response.
 func (s Status) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: int(s), Body: http.NoBody, Request: r}, nil
+}
+
+// Accept calls serve for each connection of l, until l is closed, and closes the
+// connection after that.
+func Accept(l net.Listener, serve func(net.Conn)) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			serve(c)
+		}()
+	}
 }
