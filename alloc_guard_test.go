@@ -415,7 +415,7 @@ func must[T any](v T, err error) T {
 // resolved returns the rules of p as Transport.Policy.
 func resolved(t testing.TB, p Policy) *rules {
 	t.Helper()
-	r := &rules{path: "Policy", policy: p}
-	require.NoError(t, r.resolve(&defaults))
+	r := &rules{path: "Policy"}
+	require.NoError(t, r.resolve(&p, &defaults))
 	return r
 }

@@ -27,11 +27,11 @@ type Fleet struct{ accounts fleet.Accounts }
 // method Add of the store in Redis or Valkey of module
 // github.com/retrip/retrip/contrib/fleetredis is such a function.
 //
-// add adds tokens, a negative number or 0, too, to the account of a host, such as
-// "example.com:443", and returns the new level, which stays between 0 and size. An
-// account that doesn't exist, or that nobody has used or read for a minute, holds
-// size. Processes may pass different sizes for one account, so a store should keep
-// the number of missing tokens, not the level. Up to 64 goroutines call add, which
+// add adds tokens to the account of a host, such as "example.com:443", and returns the
+// new level, which stays between 0 and size. Tokens may be negative, or 0 to read the
+// level. An account that doesn't exist, or that nobody has used or read for a minute,
+// holds size. Processes may pass different sizes for one account, so a store should
+// keep the number of missing tokens, not the level. Up to 64 goroutines call add, which
 // should return when ctx ends. After an error, a panic or an impossible level, the
 // budget decides alone.
 func NewFleet(add func(ctx context.Context, host string, tokens, size float64) (level float64, err error)) *Fleet {

@@ -68,26 +68,26 @@ func (m *Metrics) make() {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("retrip_"+name, help, append([]string{"policy"}, labels...), nil)
 	}
-	counter := func(family int, name, help string) {
+	count := func(family int, name, help string) {
 		m.families[family], m.words[family] = desc(name, help), []string{""}
 	}
-	by := func(family int, name, help, label string, values []string) {
+	countBy := func(family int, name, help, label string, values []string) {
 		m.families[family], m.words[family] = desc(name, help, label), values
 	}
-	by(meter.Requests, "requests_total", "Requests that ended, by outcome: answered at the first attempt, recovered by a retry, gave_up, failed with an error that no retry can fix, canceled by the caller.", "outcome", meter.Outcomes)
-	counter(meter.Unattempted, "unattempted_requests_total", "Requests that ended before their first attempt.")
-	by(meter.Attempts, "attempts_total", "Attempts that ended, by result: the class of the status, 429, timeout, canceled, error, or superseded by the other attempt of a hedge.", "result", meter.Results)
-	by(meter.Retries, "retries_total", "Retries sent, by reason.", "reason", texts(retryReasons))
-	by(meter.GiveUps, "give_ups_total", "Requests given up although a retry might have helped, by reason.", "reason", texts(giveUpReasons))
-	counter(meter.Sends, "hidden_sends_total", "Transparent retries: times that net/http sent a request again within an attempt, where observable.")
-	by(meter.FleetChecks, "fleet_checks_total", "Retries that asked the fleet's account, by its answer: allowed, forbidden, or unknown, when the budget decides alone.", "result", meter.FleetResults)
-	by(meter.Hedges, "hedges_total", "Hedges sent, by result: won if the request got its answer from the hedge, lost if from the other attempt, failed if the hedge failed.", "result", meter.HedgeResults)
-	by(meter.HedgeSkips, "hedges_skipped_total", "Requests that were late without getting a hedge, by reason.", "reason", meter.HedgeSkipReasons)
-	by(meter.Transitions, "breaker_transitions_total", "State changes of host breakers, by new state.", "to", breaker.Names[:])
-	counter(meter.Pauses, "pauses_total", "Times that a host asked all clients to wait.")
-	by(meter.Resumes, "body_resumes_total", "Response bodies that broke while being read with Policy.Resume, by result: continued, or the reason why not.", "result", texts(resumeResults))
-	counter(meter.ResumedBytes, "body_resumed_bytes_total", "Bytes of continued response bodies that did not have to be sent again.")
-	counter(meter.Stalls, "body_stalls_total", "Response bodies that made no progress for Policy.BodyIdleTimeout.")
+	countBy(meter.Requests, "requests_total", "Requests that ended, by outcome: answered at the first attempt, recovered by a retry, gave_up, failed with an error that no retry can fix, canceled by the caller.", "outcome", meter.Outcomes)
+	count(meter.Unattempted, "unattempted_requests_total", "Requests that ended before their first attempt.")
+	countBy(meter.Attempts, "attempts_total", "Attempts that ended, by result: the class of the status, 429, timeout, canceled, error, or superseded by the other attempt of a hedge.", "result", meter.Results)
+	countBy(meter.Retries, "retries_total", "Retries sent, by reason.", "reason", texts(retryReasons))
+	countBy(meter.GiveUps, "give_ups_total", "Requests given up although a retry might have helped, by reason.", "reason", texts(giveUpReasons))
+	count(meter.Sends, "hidden_sends_total", "Transparent retries: times that net/http sent a request again within an attempt, where observable.")
+	countBy(meter.FleetChecks, "fleet_checks_total", "Retries that asked the fleet's account, by its answer: allowed, forbidden, or unknown, when the budget decides alone.", "result", meter.FleetResults)
+	countBy(meter.Hedges, "hedges_total", "Hedges sent, by result: won if the request got its answer from the hedge, lost if from the other attempt, failed if the hedge failed.", "result", meter.HedgeResults)
+	countBy(meter.HedgeSkips, "hedges_skipped_total", "Requests that were late without getting a hedge, by reason.", "reason", meter.HedgeSkipReasons)
+	countBy(meter.Transitions, "breaker_transitions_total", "State changes of host breakers, by new state.", "to", breaker.Names[:])
+	count(meter.Pauses, "pauses_total", "Times that a host asked all clients to wait.")
+	countBy(meter.Resumes, "body_resumes_total", "Response bodies that broke while being read with Policy.Resume, by result: continued, or the reason why not.", "result", texts(resumeResults))
+	count(meter.ResumedBytes, "body_resumed_bytes_total", "Bytes of continued response bodies that did not have to be sent again.")
+	count(meter.Stalls, "body_stalls_total", "Response bodies that made no progress for Policy.BodyIdleTimeout.")
 	m.gauges = [meter.Gauges]*prometheus.Desc{
 		meter.GaugeOpen:     desc("breaker_open_hosts", "Hosts whose breaker is open or half-open."),
 		meter.GaugeMissing:  desc("budget_tokens_missing", "Tokens missing from the budgets of all hosts together."),

@@ -214,7 +214,9 @@ func WithPolicy(ctx context.Context, p Policy) context.Context {
 		next.traces = o.traces
 		next.limits = next.limits || o.limits && o.from == next.from
 		if o.policy != nil {
-			p.inherit(o.policy)
+			both := *o.policy
+			_ = both.set(&p, "") // RoundTrip checks both
+			next.policy = &both
 		}
 	}
 	return next.in(ctx)

@@ -33,15 +33,15 @@ const defaultName = "default"
 // compile makes the rules of policy and hosts. The error reports every invalid
 // value and pattern in them.
 func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
-	fallback := &rules{path: "Policy", policy: policy}
+	fallback := &rules{path: "Policy"}
 	fallback.Name = defaultName
 	m := &matcher{fallback: fallback, rules: []*rules{fallback}, patterns: map[hostkey.Key]*rules{},
 		policy: policy.clone(), hosts: make(map[string]Policy, len(hosts))}
-	invalid := fallback.resolve(&defaults)
+	invalid := fallback.resolve(&policy, &defaults)
 	errs := []error{invalid}
 	// Errors come in the same order every time.
 	for _, pattern := range slices.Sorted(maps.Keys(hosts)) {
-		r := &rules{path: hostPath(pattern), policy: hosts[pattern]}
+		r, own := &rules{path: hostPath(pattern)}, hosts[pattern]
 		r.Name = hostkey.Lower(pattern)
 		name, port, err := hostkey.ParsePattern(pattern)
 		key := hostkey.Key{Host: strings.TrimPrefix(name, "*"), Port: port}
@@ -50,16 +50,16 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 			err = fmt.Errorf("retrip: %s: %w", r.path, err)
 		case invalid != nil:
 			// A mistake in Policy is reported once, not for every pattern.
-			err = r.policy.check(r.path)
+			err = r.policy.set(&own, r.path)
 		default:
-			if err = r.resolve(&fallback.policy); err == nil && m.patterns[key] != nil {
+			if err = r.resolve(&own, &fallback.policy); err == nil && m.patterns[key] != nil {
 				err = fmt.Errorf("retrip: %s: another pattern names the same host, spelled differently", r.path)
 			}
 		}
 		errs = append(errs, err)
 		m.patterns[key] = r
 		m.rules = append(m.rules, r)
-		m.hosts[pattern] = hosts[pattern].clone()
+		m.hosts[pattern] = own.clone()
 		if key.Host != name {
 			m.lengths = append(m.lengths, len(key.Host))
 		}

@@ -105,14 +105,14 @@ func LoadPolicies(r io.Reader) (Policy, map[string]Policy, error) {
 	}
 
 	// The fields are valid on their own. Are they together?
-	fallback := &rules{path: path, policy: policy}
-	if err := fallback.resolve(&defaults); err != nil {
+	fallback := &rules{path: path}
+	if err := fallback.resolve(&policy, &defaults); err != nil {
 		return Policy{}, nil, locate(at, path, err)
 	}
 	var errs []error
 	for _, pattern := range slices.Sorted(maps.Keys(hosts)) {
-		r := &rules{path: hostPath(pattern), policy: hosts[pattern]}
-		if err := r.resolve(&fallback.policy); err != nil {
+		r, own := &rules{path: hostPath(pattern)}, hosts[pattern]
+		if err := r.resolve(&own, &fallback.policy); err != nil {
 			if len(errs) < mostErrors { // to find the line takes time
 				err = locate(at, r.path, err)
 			}

@@ -81,9 +81,9 @@ func TestPolicy_InheritsEveryField(t *testing.T) {
 	leaves(reflect.ValueOf(&own).Elem(), "", func(path string, field reflect.Value) { fill(t, path, field, 2) })
 	require.GreaterOrEqual(t, fields, 25)
 
-	inherited, kept := Policy{}, own
-	inherited.inherit(&base)
-	kept.inherit(&base)
+	inherited, kept := base, base
+	require.NoError(t, inherited.set(&Policy{}, ""))
+	_ = kept.set(&own, "") // no value need be valid
 	leaves(reflect.ValueOf(&base).Elem(), "", func(path string, field reflect.Value) {
 		assert.True(t, same(field, fieldOf(&inherited, path)), "%s isn't inherited", path)
 		assert.True(t, same(fieldOf(&own, path), fieldOf(&kept, path)), "%s is overridden", path)
@@ -97,9 +97,8 @@ func TestPolicy_Replaces(t *testing.T) {
 		Deadline: time.Second, Budget: 7, Breaker: Breaker{Ratio: 0.5}}
 	p := Policy{RetryOn: []int{}, FailOn: []int{}, Unprocessed: []int{}, IdempotentMethods: []string{},
 		Deadline: Off, Budget: Off, Breaker: Breaker{Ratio: Off}}
-	kept := p
-	kept.inherit(&base)
-	assert.Equal(t, p, kept)
+	require.NoError(t, base.set(&p, ""))
+	assert.Equal(t, p, base)
 }
 
 func TestPolicy_Defaults(t *testing.T) {
@@ -228,7 +227,7 @@ func TestPolicy_OffSaysWhatInstead(t *testing.T) {
 		default:
 			return
 		}
-		if err := p.check("Policy"); err != nil {
+		if err := (&Policy{}).set(&p, "Policy"); err != nil {
 			assert.Regexp(t, `^retrip: Policy\.`+path+` is Off: .*(use|set) `, err.Error())
 		}
 		field.SetZero()

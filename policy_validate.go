@@ -88,33 +88,30 @@ func fieldsOf(t reflect.Type, of field) (list []field) {
 	return list
 }
 
-// inherit sets the unset fields of p to those of base.
-func (p *Policy) inherit(base *Policy) {
-	own, from := reflect.ValueOf(p).Elem(), reflect.ValueOf(base).Elem()
-	for _, f := range fields {
-		if v := own.FieldByIndex(f.index); v.IsZero() {
-			v.Set(from.FieldByIndex(f.index))
-		}
-	}
-}
-
-// check returns what is wrong with the values of p, each named by its path below path.
-func (p *Policy) check(path string) error {
+// set sets the fields of p that own sets, and returns what is wrong with them, each named
+// by its path below path.
+func (p *Policy) set(own *Policy, path string) error {
 	var errs []error
-	all := reflect.ValueOf(p).Elem()
-	for _, f := range fields {
-		v := all.FieldByIndex(f.index)
+	mistaken := func(f *field, v reflect.Value) bool {
 		want := wanted(f.path, v)
 		if want != "" {
 			errs = append(errs, fmt.Errorf("retrip: %s.%s is %s: %s", path, f.path, shown(f.path, v), want))
 		}
-		if v.Kind() != reflect.Slice || want != "" {
+		return want != ""
+	}
+	to, from := reflect.ValueOf(p).Elem(), reflect.ValueOf(own).Elem()
+	for i := range fields {
+		f := &fields[i]
+		v := from.FieldByIndex(f.index)
+		if v.IsZero() {
+			continue
+		}
+		to.FieldByIndex(f.index).Set(v)
+		if mistaken(f, v) || v.Kind() != reflect.Slice {
 			continue
 		}
 		for i := range v.Len() {
-			if want := wanted(f.path, v.Index(i)); want != "" {
-				errs = append(errs, fmt.Errorf("retrip: %s.%s is %s: %s", path, f.path, shown(f.path, v.Index(i)), want))
-			}
+			mistaken(f, v.Index(i))
 		}
 	}
 	return joinFirst(errs)
@@ -219,25 +216,21 @@ func (c *conflict) say(field, other string) string {
 
 // conflict returns an error that wraps a conflict if fields of r's policy don't go together.
 func (r *rules) conflict() error {
-	var c *conflict
+	wrong := func(c conflict) error { return fmt.Errorf("retrip: %s.%w", r.path, &c) }
 	p := &r.policy
 	if p.Backoff.Base > p.Backoff.Cap {
-		c = &conflict{"Backoff.Base", "Backoff.Cap", p.Backoff.Base, "it must not be more than %s, which is " + p.Backoff.Cap.String()}
+		return wrong(conflict{"Backoff.Base", "Backoff.Cap", p.Backoff.Base, "it must not be more than %s, which is " + p.Backoff.Cap.String()})
 	}
 	for _, status := range p.FailOn {
 		const twice = "%s lists this status too"
 		switch {
-		case c != nil:
 		case slices.Contains(p.RetryOn, status):
-			c = &conflict{"FailOn", "RetryOn", status, twice}
+			return wrong(conflict{"FailOn", "RetryOn", status, twice})
 		case slices.Contains(p.Unprocessed, status):
-			c = &conflict{"FailOn", "Unprocessed", status, twice}
+			return wrong(conflict{"FailOn", "Unprocessed", status, twice})
 		}
 	}
-	if c == nil {
-		return nil
-	}
-	return fmt.Errorf("retrip: %s.%w", r.path, c)
+	return nil
 }
 
 // mostErrors is how many mistakes an error names.
@@ -307,12 +300,11 @@ func retries(rt http.RoundTripper, depth int) bool {
 	if v.Kind() != reflect.Struct {
 		return false
 	}
-	for i := range v.NumField() {
-		field := v.Type().Field(i)
+	for field, value := range v.Fields() {
 		if !field.IsExported() {
 			continue
 		}
-		if inner, ok := v.Field(i).Interface().(http.RoundTripper); ok && retries(inner, depth+1) {
+		if inner, ok := value.Interface().(http.RoundTripper); ok && retries(inner, depth+1) {
 			return true
 		}
 	}

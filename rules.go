@@ -4,6 +4,7 @@
 package retrip
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,8 +33,8 @@ type rules struct {
 
 func init() {
 	lend.Compile = func(policy any) (*decide.Rules, any, error) {
-		r := &rules{path: "Policy", policy: policy.(Policy)}
-		if err := r.resolve(&defaults); err != nil {
+		r, own := &rules{path: "Policy"}, policy.(Policy)
+		if err := r.resolve(&own, &defaults); err != nil {
 			return nil, nil, err
 		}
 		return &r.Rules.Rules, r.policy, nil
@@ -50,20 +51,18 @@ var defaults = Policy{
 	FleetBudget:   account.DefaultSize,
 }
 
-// breakerDefaults has the defaults of a Breaker that is on.
-var breakerDefaults = Policy{Breaker: Breaker{Ratio: 0.8, Window: 10 * time.Second, MinVolume: 20, OpenFor: 5 * time.Second}}
-
-// resolve completes r, which has a path and a policy: unset fields inherit from base,
-// which is resolved.
-func (r *rules) resolve(base *Policy) error {
+// resolve makes r, which has a path, the rules of own, whose unset fields inherit from
+// base.
+func (r *rules) resolve(own, base *Policy) error {
+	r.policy = *base
 	p := &r.policy
-	if err := p.check(r.path); err != nil {
+	if err := p.set(own, r.path); err != nil {
 		return err
 	}
-	p.inherit(base)
-	if b := p.Breaker; b != (Breaker{}) && b.Ratio != Off {
-		p.inherit(&breakerDefaults)
-		r.Breaker = &breaker.Rule{Ratio: p.Breaker.Ratio, Window: p.Breaker.Window, MinVolume: p.Breaker.MinVolume, OpenFor: p.Breaker.OpenFor, Probes: breaker.Probes}
+	if b := &p.Breaker; *b != (Breaker{}) && b.Ratio != Off {
+		b.Ratio, b.Window = cmp.Or(b.Ratio, 0.8), cmp.Or(b.Window, 10*time.Second)
+		b.MinVolume, b.OpenFor = cmp.Or(b.MinVolume, 20), cmp.Or(b.OpenFor, 5*time.Second)
+		r.Breaker = &breaker.Rule{Ratio: b.Ratio, Window: b.Window, MinVolume: b.MinVolume, OpenFor: b.OpenFor, Probes: breaker.Probes}
 	}
 	r.MaxAttempts, r.MaxWait, r.Gate = p.MaxAttempts, p.MaxWait, p.Gate.Enabled == On
 	r.Backoff = backoff.Rule{Base: p.Backoff.Base, Cap: p.Backoff.Cap, ThrottleBase: p.Backoff.ThrottleBase, Jitter: backoff.Jitter(p.Backoff.Jitter)}
@@ -111,18 +110,20 @@ func (r *rules) resolve(base *Policy) error {
 
 // override returns the rules of a request with the context ctx, in which o sets a policy.
 func (r *rules) override(ctx context.Context, o *override) (*rules, error) {
-	own := &rules{path: "WithPolicy", policy: *o.policy}
+	own, base := &rules{path: "WithPolicy"}, &r.policy
 	own.Name, own.Metrics = r.Name, r.Metrics
+	p := o.policy
 	if !o.limits && o.from.Attempt(ctx) > 1 {
 		// A call on behalf of an incoming retry gets one attempt, unless the program
 		// says otherwise.
-		own.policy.MaxAttempts = 1
+		single := *p
+		single.MaxAttempts = 1
+		p = &single
 	}
-	errs := []error{own.resolve(&r.policy)}
+	errs := []error{own.resolve(p, base)}
 	ofHost := func(field string, value any, only string) {
 		errs = append(errs, fmt.Errorf("retrip: WithPolicy.%s is %+v: its state belongs to the host, so WithPolicy accepts only %s", field, value, only))
 	}
-	p := o.policy
 	if p.Breaker != (Breaker{}) && p.Breaker != (Breaker{Ratio: Off}) {
 		ofHost("Breaker", p.Breaker, "Breaker{Ratio: Off}")
 	}
@@ -132,7 +133,7 @@ func (r *rules) override(ctx context.Context, o *override) (*rules, error) {
 	if p.FleetBudget != 0 && p.FleetBudget != Off {
 		ofHost("FleetBudget", p.FleetBudget, "Off")
 	}
-	if p.Gate.Enabled == On && r.policy.Gate.Enabled != On {
+	if p.Gate.Enabled == On && base.Gate.Enabled != On {
 		ofHost("Gate.Enabled", p.Gate.Enabled, "Off")
 	}
 	return own, errors.Join(errs...)
