@@ -139,7 +139,7 @@ func (q *Queue) Wait(r Rule, now, limit time.Duration, draw uint64) (time.Durati
 	return wait, wait < left
 }
 
-// PutOff is that of the host's pace.
+// PutOff reports whether the turn is put off; see [Pace.PutOff].
 func (q *Queue) PutOff(r Rule) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -191,11 +191,4 @@ func (t *Table) Leave(key hostkey.Key, q *Queue) {
 	if q.waiting--; q.waiting == 0 {
 		delete(t.queues, key)
 	}
-}
-
-// Len returns the number of queues.
-func (t *Table) Len() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.queues)
 }

@@ -124,7 +124,7 @@ func TestTable(t *testing.T) {
 	<-q.Turn()
 	q.Pass()
 	table.Leave(a, q)
-	assert.Equal(t, 2, table.Len())
+	assert.Len(t, table.queues, 2)
 	table.Leave(a, q)
-	assert.Equal(t, 1, table.Len())
+	assert.Len(t, table.queues, 1)
 }
