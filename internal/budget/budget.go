@@ -141,6 +141,6 @@ func (d *Debt) Succeed(r Rule, paid int32, first, slow bool) {
 	case first:
 		d.owe(d.Missing - r.Credit)
 	default:
-		d.GiveBack(paid)
+		d.owe(d.Missing - int64(paid))
 	}
 }

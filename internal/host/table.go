@@ -183,7 +183,7 @@ func (t *Table) forget(s *stripe, e *Entry, now time.Duration) bool {
 	if e.Guards != nil {
 		e.Guards.Gates.Trim(now)
 	}
-	if e.pins == 0 && (e.over(now) || e.healed(now)) {
+	if e.pins == 0 && (e.healed(now) || e.over(now)) {
 		t.drop(s, e)
 		return true
 	}
