@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/play"
 )
 
@@ -174,5 +175,36 @@ func TestExchange_HealthyHostAmongMany(t *testing.T) {
 		start := time.Now()
 		get("example.com")
 		assert.Zero(t, time.Since(start))
+	})
+}
+
+// A gate that closes just before a request asks wakes the request like all others.
+//
+//retrip:promise P10
+func TestExchange_GateClosesAtTheSameTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := play.Base(play.Reply(503), play.Reply(503), play.Reply(429, "Retry-After: 1"), play.Reply(200))
+		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{MaxAttempts: 2, Gate: retrip.Gate{Enabled: retrip.On}}}
+		drop(t, tr, play.Request(t, "GET", nil))
+		require.NotEmpty(t, play.Held(tr), "a failed retry costs tokens")
+		first := make(chan struct{})
+		draw := func() uint64 { return 1 << 63 }
+		chance.Source = func() uint64 {
+			chance.Source = draw
+			drop(t, tr, play.Request(t, "POST", nil))
+			go func() {
+				defer close(first)
+				drop(t, tr, play.Request(t, "GET", nil))
+			}()
+			synctest.Wait()
+			return draw()
+		}
+		defer func() { chance.Source = nil }()
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		play.Finish(t, do(t, tr, play.Request(t, "GET", nil).WithContext(ctx)))
+		assert.Less(t, time.Since(start), 3*time.Second, "once the probe was accepted")
+		<-first
 	})
 }

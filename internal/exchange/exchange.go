@@ -206,7 +206,7 @@ func (x *exchange) step(what decide.Kind) decide.Deed {
 	if x.host != nil {
 		if h = &x.host.Record; what != decide.Ended {
 			now = x.env.now()
-			if x.r.Gate && x.woken == nil && !h.Undemanding() {
+			if x.rules.Gate && x.woken == nil {
 				x.woken = make(chan struct{}, 1)
 				x.call.Waiter = x.woken
 			}

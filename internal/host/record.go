@@ -87,14 +87,6 @@ func (s *Record) sweepGates(now time.Duration) {
 	}
 }
 
-// Undemanding reports whether s has never held back any request, nor counted
-// failures for a breaker.
-func (s *Record) Undemanding() bool {
-	s.Lock()
-	defer s.Unlock()
-	return s.paused.Load() == 0 && s.Guards == nil
-}
-
 // PausedUntil returns the instant at which the pause of the whole host ends, which may be
 // in the past. It needs no lock.
 func (s *Record) PausedUntil() time.Duration {
