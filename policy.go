@@ -74,7 +74,8 @@ func (s Switch) String() string {
 // "x-amz-retry-after", "ratelimit", "x-ratelimit-reset", "should-retry") or all that
 // a service says about retries ("anthropic", "azure", "discord", "github", "openai",
 // "shopify", "stripe"). A dialect of exact waits comes before Retry-After, others
-// after it; the rules for Retry-After apply. A dialect that says whether to retry
+// after it; the rules for Retry-After apply. "ratelimit" reads all versions of its
+// draft, and "x-ratelimit-reset" also X-Rate-Limit-Reset. A dialect that says whether to retry
 // overrides RetryOn and FailOn, but not Classify. Without a dialect, any host may
 // forbid a retry with "X-Should-Retry: false".
 //

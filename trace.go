@@ -97,7 +97,7 @@ func (t *Trace) run(stage exchange.Stage, e Event) {
 		return
 	}
 	hook := [...]func(Event){exchange.AttemptBegins: t.Attempt, exchange.Retries: t.Retry, exchange.GivesUp: t.GiveUp,
-		exchange.Done: t.Done, exchange.Resumes: t.Resume, exchange.Hedged: t.Hedge}[stage]
+		exchange.Done: t.Done, exchange.Resumes: t.Resume, exchange.Hedged: t.Hedge, exchange.Unread: nil}[stage]
 	if hook != nil {
 		hook(e)
 	}
@@ -138,6 +138,8 @@ func (o owner) log(h exchange.Stage, e Event) {
 		}
 	case exchange.Resumes:
 		level, message = slog.LevelInfo, "retrip: response body broke"
+	case exchange.Unread:
+		level, message = slog.LevelInfo, "retrip: header not understood"
 	default:
 		if o.t.journal.Pending() {
 			o.logRest(e.Request.Context(), o.t.settings.Load().now())

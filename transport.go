@@ -58,9 +58,9 @@ type Transport struct {
 	Metrics *Metrics
 
 	// Logger receives a record of each retry at level Debug. At Info, it receives
-	// requests that a retry saved, that failed or that were given up, and broken
-	// bodies: for each host and reason the first, then one a minute, which counts
-	// the others. At Warn, it receives the trouble of a host, and at Info its end
+	// requests that a retry saved, that failed or that were given up, broken bodies,
+	// and headers of Policy.Dialects that aren't understood: for each host and reason
+	// the first, then one a minute, which counts the others. At Warn, it receives the trouble of a host, and at Info its end
 	// (docs/runbook.md). URLs lack userinfo and query. If nil, nothing is logged.
 	Logger *slog.Logger
 

@@ -4,10 +4,13 @@
 package retrip_test
 
 import (
+	"bytes"
 	"cmp"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -35,6 +38,8 @@ func TestDialects_ThroughTheTransport(t *testing.T) {
 		{"an ordinary 403 is final", "github", 403, nil, 0, 1},
 		{"the server says don't", "openai", 503, []string{"X-Should-Retry: false"}, 0, 1},
 		{"the server says do", "openai", 409, []string{"X-Should-Retry: true", "Retry-After-Ms: 700"}, 700 * time.Millisecond, 2},
+		{"two lines joined", "openai", 503, []string{"Retry-After: 5, 20"}, 20 * time.Second, 2},
+		{"an old form", "ratelimit", 429, []string{"RateLimit: limit=5, remaining=0, reset=20"}, 20 * time.Second, 2},
 		{"whatever the error", "openai", 400, []string{"X-Should-Retry: true"}, 0, 2},
 	} {
 		bubble(t, tt.name, func(t *testing.T) {
@@ -49,6 +54,34 @@ func TestDialects_ThroughTheTransport(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The log names the header of a dialect that isn't understood, like other records: once,
+// and then once a minute. Headers of dialects that the policy doesn't name are none of its
+// business.
+//
+//retrip:promise P19
+func TestDialects_NotUnderstood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lines := []string{"X-RateLimit-Reset: in a while, " + strings.Repeat("x", 200), "RateLimit: soon"}
+		for _, tt := range []struct {
+			dialects []string
+			want     int
+		}{
+			{[]string{"x-ratelimit-reset"}, 1},
+			{[]string{"github", "ratelimit"}, 1},
+			{[]string{"openai"}, 0},
+			{nil, 0},
+		} {
+			var log bytes.Buffer
+			base := play.Base(play.Reply(429, lines...), play.Reply(503, lines...), play.Reply(200))
+			tr := &retrip.Transport{Base: base, Logger: slog.New(slog.NewTextHandler(&log, nil)), Policy: retrip.Policy{Dialects: tt.dialects}}
+			play.Finish(t, do(t, tr, play.Request(t, http.MethodGet, nil)))
+			const said = `level=INFO msg="retrip: header not understood" method=GET url=http://example.com/path policy=default attempt=1 reason=X-Ratelimit-Reset status=429 error="X-Ratelimit-Reset is \"in a while, `
+			assert.Equal(t, tt.want, strings.Count(log.String(), said+strings.Repeat("x", 88)+`\""`), "%v: %s", tt.dialects, &log)
+			assert.Equal(t, tt.want, strings.Count(log.String(), "not understood"))
+		}
+	})
 }
 
 // A request made on behalf of an incoming retry says so to the next server,

@@ -36,10 +36,9 @@ type Field struct {
 	Name string // in canonical form
 	Form form   // of its value
 
-	// Left is the field that must say that nothing is left of the limit, if there is
-	// one. If Unsaid is set, it may be missing.
-	Left   string
-	Unsaid bool
+	// Left is the field that must say that nothing is left of the limit, if there is one.
+	// A 429 says it too.
+	Left string
 }
 
 // Verdict is what a server says about retrying at all.
@@ -57,53 +56,62 @@ var ByName = map[string]Dialect{
 	"retry-after-ms":      {Instead: []Field{{Name: "Retry-After-Ms", Form: milliseconds}}},
 	"x-ms-retry-after-ms": {Instead: []Field{{Name: "X-Ms-Retry-After-Ms", Form: milliseconds}}},
 	"x-amz-retry-after":   {Instead: []Field{{Name: "X-Amz-Retry-After", Form: milliseconds}}},
-	"ratelimit":           {Besides: []Field{{Name: "Ratelimit", Form: exhausted}}}, // draft-ietf-httpapi-ratelimit-headers
-	"x-ratelimit-reset":   {Besides: []Field{{Name: "X-Ratelimit-Reset", Form: delayOrInstant, Left: "X-Ratelimit-Remaining"}}},
 	"should-retry":        {Verdict: shouldRetry},
+	"ratelimit": {Besides: []Field{ // draft-ietf-httpapi-ratelimit-headers, from version 7 on and before it
+		{Name: "Ratelimit", Form: exhausted},
+		{Name: "Ratelimit-Reset", Form: moment, Left: "Ratelimit-Remaining"},
+	}},
+	"x-ratelimit-reset": {Besides: []Field{
+		{Name: "X-Ratelimit-Reset", Form: moment, Left: "X-Ratelimit-Remaining"},
+		{Name: "X-Rate-Limit-Reset", Form: moment, Left: "X-Rate-Limit-Remaining"},
+	}},
 
 	"anthropic": {Posts: true, Verdict: shouldRetry, Besides: []Field{ // the instants at which the limits are full again
-		{Name: "Anthropic-Ratelimit-Requests-Reset", Form: rfc3339, Left: "Anthropic-Ratelimit-Requests-Remaining"},
-		{Name: "Anthropic-Ratelimit-Tokens-Reset", Form: rfc3339, Left: "Anthropic-Ratelimit-Tokens-Remaining"},
-		{Name: "Anthropic-Ratelimit-Input-Tokens-Reset", Form: rfc3339, Left: "Anthropic-Ratelimit-Input-Tokens-Remaining"},
-		{Name: "Anthropic-Ratelimit-Output-Tokens-Reset", Form: rfc3339, Left: "Anthropic-Ratelimit-Output-Tokens-Remaining"},
+		{Name: "Anthropic-Ratelimit-Requests-Reset", Form: moment, Left: "Anthropic-Ratelimit-Requests-Remaining"},
+		{Name: "Anthropic-Ratelimit-Tokens-Reset", Form: moment, Left: "Anthropic-Ratelimit-Tokens-Remaining"},
+		{Name: "Anthropic-Ratelimit-Input-Tokens-Reset", Form: moment, Left: "Anthropic-Ratelimit-Input-Tokens-Remaining"},
+		{Name: "Anthropic-Ratelimit-Output-Tokens-Reset", Form: moment, Left: "Anthropic-Ratelimit-Output-Tokens-Remaining"},
 	}},
 	"azure": {Instead: []Field{
 		{Name: "X-Ms-Retry-After-Ms", Form: milliseconds},
 		{Name: "Retry-After-Ms", Form: milliseconds},
 	}},
-	"discord": {Besides: []Field{{Name: "X-Ratelimit-Reset-After", Form: seconds, Left: "X-Ratelimit-Remaining", Unsaid: true}}},
+	"discord": {Besides: []Field{{Name: "X-Ratelimit-Reset-After", Form: moment, Left: "X-Ratelimit-Remaining"}}},
 	"github": {Verdict: githubForbidden, Least: time.Minute, Besides: []Field{
-		{Name: "X-Ratelimit-Reset", Form: delayOrInstant, Left: "X-Ratelimit-Remaining"},
+		{Name: "X-Ratelimit-Reset", Form: moment, Left: "X-Ratelimit-Remaining"},
 	}},
 	"openai": {
 		Posts: true, Verdict: shouldRetry, Instead: []Field{{Name: "Retry-After-Ms", Form: milliseconds}},
 		// The times until the limits are full again. That is longer than necessary, but
 		// the headers say nothing better.
 		Besides: []Field{
-			{Name: "X-Ratelimit-Reset-Requests", Form: duration, Left: "X-Ratelimit-Remaining-Requests"},
-			{Name: "X-Ratelimit-Reset-Tokens", Form: duration, Left: "X-Ratelimit-Remaining-Tokens"},
+			{Name: "X-Ratelimit-Reset-Requests", Form: moment, Left: "X-Ratelimit-Remaining-Requests"},
+			{Name: "X-Ratelimit-Reset-Tokens", Form: moment, Left: "X-Ratelimit-Remaining-Tokens"},
 		},
 	},
-	"shopify": {Besides: []Field{{Name: "Retry-After", Form: seconds}}},
+	"shopify": {Besides: []Field{{Name: "Retry-After", Form: moment}}},
 	"stripe":  {Verdict: shouldRetry},
 }
 
 func Names() []string { return slices.Sorted(maps.Keys(ByName)) }
 
-// read returns the wait that f names in h, which arrived at the instant now.
-func (f *Field) read(h http.Header, now time.Time) (wait time.Duration, ok bool) {
+// read returns the wait that f names in h, the header of a response with the status, which
+// arrived at the instant now.
+func (f *Field) read(status int, h http.Header, now time.Time) (wait time.Duration, ok bool) {
 	if f.Left != "" {
-		if left := h.Get(f.Left); left != "0" && (left != "" || !f.Unsaid) {
+		spent, said := isSpent(h[f.Left])
+		if !spent && (said || status != http.StatusTooManyRequests) {
 			return 0, false
 		}
 	}
-	return f.Form(h.Get(f.Name), h, now)
+	wait, ok = f.Form(h[f.Name], h, now)
+	return max(0, wait), ok && wait >= 0
 }
 
 // shouldRetry reads the verdict of OpenAI, Anthropic and Stripe.
 func shouldRetry(_ int, h http.Header) Verdict {
 	for _, name := range []string{"X-Should-Retry", "Stripe-Should-Retry"} {
-		switch h.Get(name) {
+		switch strings.ToLower(h.Get(name)) {
 		case "true":
 			return Retry
 		case "false":
@@ -116,7 +124,7 @@ func shouldRetry(_ int, h http.Header) Verdict {
 // githubForbidden marks a 403 as retryable if it is about a rate limit: GitHub
 // uses 403 for rate limits in addition to 429.
 func githubForbidden(status int, h http.Header) Verdict {
-	if status == http.StatusForbidden && (h.Get("X-Ratelimit-Remaining") == "0" || h.Get("Retry-After") != "") {
+	if spent, _ := isSpent(h["X-Ratelimit-Remaining"]); status == http.StatusForbidden && (spent || h.Get("Retry-After") != "") {
 		return Retry
 	}
 	return Silent
@@ -148,18 +156,18 @@ func (l List) Verdict(status int, h http.Header) Verdict {
 func (l List) Wait(status int, h http.Header, now time.Time) time.Duration {
 	for _, d := range l {
 		for _, f := range d.Instead {
-			if wait, ok := f.read(h, now); ok {
+			if wait, ok := f.read(status, h, now); ok {
 				return wait
 			}
 		}
 	}
-	if wait, ok := RetryAfter(h, now); ok {
+	if wait, ok := moment(h["Retry-After"], h, now); ok {
 		return wait
 	}
 	for _, d := range l {
 		longest, found := time.Duration(0), false
 		for _, f := range d.Besides {
-			if wait, ok := f.read(h, now); ok {
+			if wait, ok := f.read(status, h, now); ok {
 				longest, found = max(longest, wait), true
 			}
 		}
@@ -173,4 +181,20 @@ func (l List) Wait(status int, h http.Header, now time.Time) time.Duration {
 		}
 	}
 	return 0
+}
+
+// Unread returns the name and the lines of a field of h that a dialect of l knows, but
+// doesn't understand; or nothing.
+func (l List) Unread(h http.Header, now time.Time) (name string, lines []string) {
+	for _, d := range l {
+		for _, f := range slices.Concat(d.Instead, d.Besides) {
+			if _, ok := f.Form(h[f.Name], h, now); !ok && h[f.Name] != nil {
+				return f.Name, h[f.Name]
+			}
+			if _, ok := isSpent(h[f.Left]); !ok && h[f.Left] != nil {
+				return f.Left, h[f.Left]
+			}
+		}
+	}
+	return "", nil
 }

@@ -19,6 +19,7 @@ func FuzzDialects(f *testing.F) {
 	f.Add(`"default";r=0;t=30`, "12ms", "1767323050")
 	f.Add(`a;r=0, "b";t=5;r=0`, "6m0s", "1.5")
 	f.Add("Fri, 02 Jan 2026 03:04:05 GMT", "2026-01-02T03:04:35Z", "30")
+	f.Add("limit=1, remaining=0, reset=30", "2 minutes, Fri", "1767323050000")
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	f.Fuzz(func(t *testing.T, field, duration, number string) {
 		h := http.Header{
@@ -30,7 +31,7 @@ func FuzzDialects(f *testing.F) {
 		}
 		for name, d := range ByName {
 			for _, f := range slices.Concat(d.Instead, d.Besides) {
-				wait, ok := f.read(h, now)
+				wait, ok := f.read(http.StatusTooManyRequests, h, now)
 				require.GreaterOrEqual(t, wait, time.Duration(0), name)
 				require.True(t, ok || wait == 0, name)
 			}

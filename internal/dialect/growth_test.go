@@ -22,16 +22,20 @@ var repeated = map[string]func(n int) http.Header{
 	"lines of limits": func(n int) http.Header {
 		return http.Header{"Ratelimit": lines("a;r=0", n), "Ratelimit-Policy": lines("a;w=1", n)}
 	},
-	"parameters":        func(n int) http.Header { return both("a" + strings.Repeat(";r=0", n)) },
-	"strings":           func(n int) http.Header { return both(strings.Repeat(`"\\";r=0,`, n)) },
-	"open string":       func(n int) http.Header { return both(strings.Repeat(`"`, 2*n+1)) },
-	"digits":            func(n int) http.Header { return every(strings.Repeat("9", n)) },
-	"fraction":          func(n int) http.Header { return every("1." + strings.Repeat("0", n) + "1") },
-	"durations":         func(n int) http.Header { return every(strings.Repeat("1ns", n)) },
-	"instant, and more": func(n int) http.Header { return every("2026-01-01T00:00:00." + strings.Repeat("1", n) + "Z") },
-	"spaces":            func(n int) http.Header { return every(strings.Repeat(" ", n) + "x" + strings.Repeat(" ", n)) },
-	"many Retry-After":  func(n int) http.Header { return http.Header{"Retry-After": lines("1", n)} },
-	"dates and a Date":  dates,
+	"parameters":         func(n int) http.Header { return both("a" + strings.Repeat(";r=0", n)) },
+	"strings":            func(n int) http.Header { return both(strings.Repeat(`"\\";r=0,`, n)) },
+	"open string":        func(n int) http.Header { return both(strings.Repeat(`"`, 2*n+1)) },
+	"digits":             func(n int) http.Header { return every(strings.Repeat("9", n)) },
+	"fraction":           func(n int) http.Header { return every("1." + strings.Repeat("0", n) + "1") },
+	"durations":          func(n int) http.Header { return every(strings.Repeat("1ns", n)) },
+	"instant, and more":  func(n int) http.Header { return every("2026-01-01T00:00:00." + strings.Repeat("1", n) + "Z") },
+	"spaces":             func(n int) http.Header { return every(strings.Repeat(" ", n) + "x" + strings.Repeat(" ", n)) },
+	"joined Retry-After": func(n int) http.Header { return http.Header{"Retry-After": {strings.Repeat("1,", n)}} },
+	"days":               func(n int) http.Header { return every(strings.Repeat("Fri,", n)) },
+	"members":            func(n int) http.Header { return both(strings.Repeat("remaining=0,reset=1,", n)) },
+	"many left":          func(n int) http.Header { return http.Header{"X-Ratelimit-Remaining": {strings.Repeat("1,", n)}} },
+	"many Retry-After":   func(n int) http.Header { return http.Header{"Retry-After": lines("1", n)} },
+	"dates and a Date":   dates,
 	"dates, overlong": func(n int) http.Header {
 		h := dates(n)
 		h["Retry-After"] = lines(date+strings.Repeat(" ", 100), n)
@@ -60,7 +64,7 @@ func lines(s string, n int) []string {
 func every(s string) http.Header {
 	h := http.Header{}
 	for _, name := range []string{"Retry-After", "Retry-After-Ms", "X-Ms-Retry-After-Ms", "X-Amz-Retry-After", "Ratelimit", "Ratelimit-Policy",
-		"X-Ratelimit-Reset", "X-Ratelimit-Reset-After", "X-Ratelimit-Reset-Requests", "X-Ratelimit-Reset-Tokens", "X-Should-Retry", "Stripe-Should-Retry", "Date",
+		"X-Ratelimit-Reset", "X-Rate-Limit-Reset", "Ratelimit-Reset", "X-Ratelimit-Reset-After", "X-Ratelimit-Reset-Requests", "X-Ratelimit-Reset-Tokens", "X-Should-Retry", "Stripe-Should-Retry", "Date",
 		"Anthropic-Ratelimit-Requests-Reset", "Anthropic-Ratelimit-Tokens-Reset"} {
 		h[name] = []string{s}
 	}
@@ -81,7 +85,7 @@ func TestDialects_Growth(t *testing.T) {
 		_, _ = RetryAfter(h, now)
 		for _, d := range ByName {
 			for _, f := range slices.Concat(d.Instead, d.Besides) {
-				_, _ = f.read(h, now)
+				_, _ = f.read(http.StatusTooManyRequests, h, now)
 			}
 			if d.Verdict != nil {
 				_ = d.Verdict(http.StatusForbidden, h)
@@ -98,7 +102,7 @@ func TestDialects_Growth(t *testing.T) {
 //retrip:promise P9
 func TestRateLimit_Bounds(t *testing.T) {
 	read := func(field string) (time.Duration, bool) {
-		return exhausted("", http.Header{"Ratelimit": {field}}, time.Time{})
+		return exhausted([]string{field}, nil, time.Time{})
 	}
 	for _, tt := range []struct {
 		field string

@@ -96,6 +96,55 @@ func TestDialects_Wait(t *testing.T) {
 		{"anthropic, Retry-After first", "anthropic",
 			header("Retry-After: 3", "anthropic-ratelimit-requests-remaining: 0", "anthropic-ratelimit-requests-reset: 2026-01-02T03:04:15Z"), 3 * time.Second},
 
+		{"Retry-After, two lines joined", "", header("Retry-After: 30, 120"), 2 * time.Minute},
+		{"Retry-After, dates joined", "", header("Retry-After: 5,Fri, 02 Jan 2026 03:04:25 GMT, Friday, 02-Jan-26 03:04:35 GMT, Fri Jan  2 03:04:15 2026"), 30 * time.Second},
+		{"Retry-After, garbage joined", "", header("Retry-After: soon, 7,"), 7 * time.Second},
+		{"Retry-After, a decimal", "", header("Retry-After: 1.5"), 1500 * time.Millisecond},
+		{"Retry-After, a unit", "", header("Retry-After: 90s"), 90 * time.Second},
+		{"Retry-After, a unit as a word", "", header("Retry-After: 2 Minutes"), 2 * time.Minute},
+		{"Retry-After, units", "", header("Retry-After: 1 hour 2 min 3 sec"), time.Hour + 2*time.Minute + 3*time.Second},
+		{"Retry-After, since 1970", "", header("Retry-After: 1767323050"), 5 * time.Second},
+		{"Retry-After, since 1970, long past", "", header("Retry-After: 1600000000"), 0},
+		{"Retry-After, another zone", "", header("Retry-After: Fri, 02 Jan 2026 04:04:50 +0100"), 45 * time.Second},
+		{"Retry-After, an age", "", header("Retry-After: 30", "Age: 20", "Date: Fri, 02 Jan 2026 03:03:45 GMT"), 30 * time.Second},
+		{"Retry-After, an aged date", "", header("Retry-After: Fri, 02 Jan 2026 03:04:15 GMT", "Age: 20", "Date: Fri, 02 Jan 2026 03:03:45 GMT"), 10 * time.Second},
+		{"Retry-After, an age that is none", "", header("Retry-After: Fri, 02 Jan 2026 03:04:15 GMT", "Age: -20", "Date: Fri, 02 Jan 2026 03:03:45 GMT"), 30 * time.Second},
+
+		{"milliseconds joined", "retry-after-ms", header("Retry-After-Ms: 200, 1500"), 1500 * time.Millisecond},
+		{"since 1970, milliseconds", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1767323050250"), 5250 * time.Millisecond},
+		{"since 1970, microseconds", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1767323050250000"), 5250 * time.Millisecond},
+		{"since 1970, a fraction", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1767323050.25"), 5250 * time.Millisecond},
+		{"since 1970, from a cache", "x-ratelimit-reset",
+			header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1767323050", "Date: Fri, 02 Jan 2026 00:04:05 GMT", "Age: 10800"), 5 * time.Second},
+		{"seconds with a fraction", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1.5"), 1500 * time.Millisecond},
+		{"a duration", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1m30.5s"), 90500 * time.Millisecond},
+		{"a date of HTTP", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: Fri, 02 Jan 2026 03:04:35 GMT"), 30 * time.Second},
+		{"a date of RFC 3339", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 2026-01-02T03:04:35.5Z"), 30500 * time.Millisecond},
+		{"a date with a zone", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 2026-01-02T05:04:35+0200"), 30 * time.Second},
+		{"a date without a zone", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 2026-01-02T03:04:35"), 30 * time.Second},
+		{"a date of a database", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 2026-01-02 03:04:35"), 30 * time.Second},
+		{"a date of Ruby", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 2026-01-02 04:04:35 +0100"), 30 * time.Second},
+		{"a date of JavaScript", "x-ratelimit-reset",
+			header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: Fri Jan 02 2026 04:04:35 GMT+0100 (Central European Standard Time)"), 30 * time.Second},
+		{"hyphens", "x-ratelimit-reset", header("X-Rate-Limit-Remaining: 0", "X-Rate-Limit-Reset: 1767323050"), 5 * time.Second},
+		{"hyphens, something left", "x-ratelimit-reset", header("X-Rate-Limit-Remaining: 3", "X-Rate-Limit-Reset: 1767323050"), 0},
+		{"several limits, the longest", "x-ratelimit-reset", header("X-RateLimit-Remaining: 5, 0", "X-RateLimit-Reset: 3", "X-RateLimit-Reset: 7"), 7 * time.Second},
+		{"zeros", "x-ratelimit-reset", header("X-RateLimit-Remaining: 00", "X-RateLimit-Reset: 30"), 30 * time.Second},
+		{"less than one left", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0.4", "X-RateLimit-Reset: 30"), 30 * time.Second},
+		{"one left", "x-ratelimit-reset", header("X-RateLimit-Remaining: 1.0", "X-RateLimit-Reset: 30"), 0},
+		{"less than nothing left", "x-ratelimit-reset", header("X-RateLimit-Remaining: -1", "X-RateLimit-Reset: 30"), 30 * time.Second},
+		{"a 429 that doesn't say what is left", "x-ratelimit-reset", header("X-RateLimit-Reset: 30"), 30 * time.Second},
+		{"a 429 that says what is left in words", "x-ratelimit-reset", header("X-RateLimit-Remaining: none", "X-RateLimit-Reset: 30"), 30 * time.Second},
+
+		{"ratelimit, before version 7", "ratelimit", header("RateLimit-Limit: 10", "RateLimit-Remaining: 0", "RateLimit-Reset: 30"), 30 * time.Second},
+		{"ratelimit, before version 7, something left", "ratelimit", header("RateLimit-Limit: 10", "RateLimit-Remaining: 9", "RateLimit-Reset: 30"), 0},
+		{"ratelimit, before version 7, since 1970", "ratelimit", header("RateLimit-Remaining: 0", "RateLimit-Reset: 1767323050"), 5 * time.Second},
+		{"ratelimit, version 7", "ratelimit", header("RateLimit: limit=10, remaining=0, reset=30", "RateLimit-Policy: 10;w=60"), 30 * time.Second},
+		{"ratelimit, version 7 in several lines", "ratelimit", header("RateLimit: limit=10", "RateLimit: reset=30,remaining=0"), 30 * time.Second},
+		{"ratelimit, version 7, something left", "ratelimit,github", header("RateLimit: limit=10, remaining=9, reset=30"), time.Minute},
+		{"ratelimit, version 7, reset already", "ratelimit,github", header("RateLimit: limit=10, remaining=0, reset=0"), 0},
+		{"ratelimit, version 7, incomplete", "ratelimit", header("RateLimit: limit=10, reset=30"), 0},
+		{"ratelimit, since 1970", "ratelimit", header(`RateLimit: "default";r=0;t=1767323050`), 5 * time.Second},
 		{"ratelimit", "ratelimit", header(`RateLimit: "default";r=0;t=30`), 30 * time.Second},
 		{"ratelimit, something left", "ratelimit", header(`RateLimit: "default";r=50;t=30`), 0},
 		{"ratelimit, several", "ratelimit", header(`RateLimit: "burst";r=0;t=5, day;t=60;r=0;pk=:cHJvamVjdA==:`), time.Minute},
@@ -155,6 +204,35 @@ func TestDialects_LeastWait(t *testing.T) {
 	assert.Zero(t, github.Wait(http.StatusServiceUnavailable, header(), time.Now()))
 }
 
+// Only a 429 is itself a word about a limit.
+func TestDialects_ResetWithoutALimit(t *testing.T) {
+	for _, left := range []string{"", "X-RateLimit-Remaining: none"} {
+		assert.Zero(t, list("x-ratelimit-reset").Wait(http.StatusServiceUnavailable, header("X-RateLimit-Reset: 30", left), time.Now()))
+	}
+}
+
+func TestDialects_Unread(t *testing.T) {
+	for _, tt := range []struct {
+		dialects string
+		header   http.Header
+		want     string
+	}{
+		{"x-ratelimit-reset", header("X-RateLimit-Remaining: 5", "X-RateLimit-Reset: soon"), "X-Ratelimit-Reset"},
+		{"x-ratelimit-reset", header("X-RateLimit-Remaining: none", "X-RateLimit-Reset: 5"), "X-Ratelimit-Remaining"},
+		{"x-ratelimit-reset", header("X-RateLimit-Remaining: 5", "X-RateLimit-Reset: 5"), ""},
+		{"x-ratelimit-reset", header("RateLimit: soon", "Retry-After-Ms: soon"), ""},
+		{"github,retry-after-ms", header("Retry-After-Ms: soon"), "Retry-After-Ms"},
+		{"ratelimit", header(`RateLimit: "a";r=-1`), "Ratelimit"},
+		{"ratelimit", header(`RateLimit: "a";r=1`), ""},
+		{"ratelimit", header(`RateLimit: remaining=0, reset=soon`), "Ratelimit"},
+		{"ratelimit", header(`RateLimit: remaining=1, reset=9`), ""},
+	} {
+		name, lines := list(tt.dialects).Unread(tt.header, time.Now())
+		assert.Equal(t, tt.want, name, "%v", tt.header)
+		assert.Equal(t, tt.header[tt.want], lines)
+	}
+}
+
 //retrip:promise P8
 func TestDialects_Verdict(t *testing.T) {
 	for _, tt := range []struct {
@@ -166,8 +244,10 @@ func TestDialects_Verdict(t *testing.T) {
 		{"openai", 409, header("x-should-retry: true"), dialect.Retry},
 		{"anthropic", 529, header("x-should-retry: false"), dialect.Stop},
 		{"anthropic", 529, header("x-should-retry: perhaps"), dialect.Silent},
+		{"anthropic", 409, header("x-should-retry: True"), dialect.Retry},
 		{"stripe", 429, header("Stripe-Should-Retry: false"), dialect.Stop},
 		{"github", 403, header("X-RateLimit-Remaining: 0"), dialect.Retry},
+		{"github", 403, header("X-RateLimit-Remaining: -1"), dialect.Retry},
 		{"github", 403, header("Retry-After: 60"), dialect.Retry},
 		{"github", 403, header("X-RateLimit-Remaining: 10"), dialect.Silent},
 		{"github", 404, header("X-RateLimit-Remaining: 0"), dialect.Silent},

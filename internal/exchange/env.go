@@ -112,6 +112,7 @@ const (
 	Done
 	Resumes
 	Hedged
+	Unread // for the log: Reason names a field that no dialect understands
 )
 
 // Event describes a stage of a request; see retrip.Event.

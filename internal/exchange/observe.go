@@ -5,6 +5,8 @@ package exchange
 
 import (
 	"cmp"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/retrip/retrip/internal/decide"
@@ -140,6 +142,15 @@ func (j *journey) tellRetry() {
 	e := j.describeEvent(d.reason)
 	e.Wait, e.FromServer = d.wait, j.told.fromServer
 	j.env.Owner.Tell(j.asked, Retries, e)
+}
+
+// tellUnread reports a field of the last response that the policy's dialects don't
+// understand to the log.
+//
+//go:noinline
+func (j *journey) tellUnread(status int, name string, lines []string) {
+	err := fmt.Errorf("%s is %.100q", name, strings.Join(lines, ", "))
+	j.env.Owner.Tell(j.asked, Unread, Event{Request: j.req, Policy: j.r.Name, Attempt: j.call.Attempts, StatusCode: status, Reason: name, Err: err})
 }
 
 // tellHedge reports a hedge, sent after delay, to hooks and log.

@@ -87,9 +87,20 @@ func (j *journey) classify() {
 	if j.r.Retryable(o) {
 		o.Canceled = j.gone() != nil
 		if j.r.Dialects != nil || header["Retry-After"] != nil {
-			o.RetryAfter = j.r.Dialects.Wait(o.Status, header, time.Now())
+			o.RetryAfter = j.word(o.Status, header)
 		}
 	}
+}
+
+// word returns the wait that a response with the status and header asks for.
+func (j *journey) word(status int, header http.Header) time.Duration {
+	now := time.Now()
+	if j.env.Logger != nil {
+		if name, lines := j.r.Dialects.Unread(header, now); name != "" {
+			j.tellUnread(status, name, lines)
+		}
+	}
+	return j.r.Dialects.Wait(status, header, now)
 }
 
 // classifyFailure completes the outcome of an attempt that has failed with err. came is a
@@ -121,7 +132,7 @@ func (j *journey) classifyFailure(came *http.Response, err error) {
 	// What the server said about retries holds, though its body broke or it came too late.
 	o.Lost = came.StatusCode
 	o.Forbidden = o.Verdict == decide.ByRule && j.r.Dialects.Verdict(o.Lost, came.Header) == dialect.Stop
-	o.RetryAfter = j.r.Dialects.Wait(o.Lost, came.Header, time.Now())
+	o.RetryAfter = j.word(o.Lost, came.Header)
 	if l.resp == nil {
 		j.forget(came)
 	}
