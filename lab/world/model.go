@@ -84,7 +84,7 @@ func retryable(p Policy, status int, h http.Header) bool {
 			return false
 		}
 	}
-	if status >= 400 && h.Get("X-Should-Retry") == "true" && slices.ContainsFunc(p.Dialects, func(name string) bool {
+	if status >= 400 && strings.EqualFold(h.Get("X-Should-Retry"), "true") && slices.ContainsFunc(p.Dialects, func(name string) bool {
 		return slices.Contains([]string{"should-retry", "anthropic", "openai", "stripe"}, name)
 	}) {
 		return true

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -41,7 +42,9 @@ func (s Step) say(h http.Header, now time.Time) time.Duration {
 		if s.Wait%2 == 1 {
 			slices.Reverse(lines)
 		}
-		h["Retry-After"] = lines
+		if h["Retry-After"] = lines; s.Wait%3 == 0 {
+			h["Retry-After"] = []string{strings.Join(lines, ", ")}
+		}
 		return time.Duration(s.Wait) * time.Second
 	case Garbage:
 		h.Set("Retry-After", []string{"-1", "1.5", "soon", "1e3", "+2"}[s.Wait%5])
@@ -60,7 +63,15 @@ func (s Step) say(h http.Header, now time.Time) time.Duration {
 		h.Set("Anthropic-Ratelimit-Requests-Reset", now.Add(wait).UTC().Format(time.RFC3339))
 		h.Set("X-Should-Retry", []string{"true", "TRUE", "maybe"}[s.Wait%3])
 	case RateLimit:
-		h.Set("RateLimit", `"default";r=0;t=`+seconds)
+		switch s.Wait % 3 {
+		case 0:
+			h.Set("RateLimit", `"default";r=0;t=`+seconds)
+		case 1:
+			h.Set("RateLimit", "limit=9, remaining=0, reset="+seconds)
+		default:
+			h.Set("RateLimit-Remaining", "0")
+			h.Set("RateLimit-Reset", seconds)
+		}
 	}
 	return 0
 }
