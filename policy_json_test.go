@@ -4,6 +4,8 @@
 package retrip
 
 import (
+	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -76,6 +78,38 @@ func TestLoadPolicies(t *testing.T) {
 		"*.example.com":           {AttemptTimeout: 150 * time.Millisecond, RetryOn: []int{408, 425}},
 		"legacy.example.com:8080": {AttemptTimeout: Off, Budget: Off},
 	}, hosts)
+}
+
+// Editors and shells write files that aren't plain UTF-8.
+func TestLoadPolicies_Encodings(t *testing.T) {
+	const text = "{\n\"hosts\": {\"b\u00fccher.example\": {\"max_attempts\": 3}}}"
+	_, hosts, err := LoadPolicies(strings.NewReader("\ufeff" + text))
+	require.NoError(t, err, "a byte order mark")
+	assert.Equal(t, map[string]Policy{"b\u00fccher.example": {MaxAttempts: 3}}, hosts)
+	_, _, err = LoadPolicies(strings.NewReader("\ufeff{\n\"x\": 1}"))
+	assert.ErrorContains(t, err, "line 2: x: there is no such field")
+	_, _, err = LoadPolicies(strings.NewReader("\ufeff"))
+	assert.EqualError(t, err, "retrip: line 1: the policy: the policy ends unexpectedly")
+
+	for _, order := range []binary.AppendByteOrder{binary.LittleEndian, binary.BigEndian} {
+		for _, mark := range []string{"\ufeff", ""} {
+			var short, long []byte // UTF-16 and UTF-32
+			for _, unit := range mark + text {
+				short, long = order.AppendUint16(short, uint16(unit)), order.AppendUint32(long, uint32(unit))
+			}
+			for _, data := range [][]byte{short, long} {
+				_, _, err := LoadPolicies(bytes.NewReader(data))
+				assert.EqualError(t, err, "retrip: line 1: the policy: it must be UTF-8, not UTF-16 or UTF-32", "%q", data[:8])
+			}
+		}
+	}
+
+	_, _, err = LoadPolicies(strings.NewReader(strings.ReplaceAll(text, "\u00fc", "\xfc")))
+	assert.ErrorContains(t, err, "line 2: hosts.b\ufffdcher.example: it contains U+FFFD, which stands for what isn't UTF-8")
+	_, _, err = LoadPolicies(strings.NewReader(`{"hosts": {"a\ud800.example": {}}}`))
+	assert.ErrorContains(t, err, "it contains U+FFFD")
+	_, _, err = LoadPolicies(strings.NewReader(`{"hosts": {"a\u202e.example": {}}}`))
+	assert.EqualError(t, err, `retrip: line 1: hosts.a\u202e.example: it contains U+202E, which can't be seen`)
 }
 
 func TestLoadPolicies_NamesLineFieldAndValue(t *testing.T) {

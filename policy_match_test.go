@@ -167,6 +167,19 @@ func TestMatch_Refuses(t *testing.T) {
 		"[::1]x":              "brackets",
 		"exam[ple].com":       "brackets",
 		"*.[::1]":             "brackets",
+		"a\x00.com":           "U+0000",
+		"*.a\x7f.com":         "U+007F",
+		"a\u0085.com":         "U+0085",
+		"a.com\u00a0":         "U+00A0",
+		"a\u00ad.com":         "U+00AD",
+		"\ufeffa.com":         "U+FEFF",
+		"a\u200b.com:80":      "U+200B",
+		"moc.a\u202e.com":     "U+202E",
+		"a\u2066.com":         "U+2066",
+		"a\u2028.com":         "U+2028",
+		"b\ufffdcher.com":     "U+FFFD",
+		"b\xfccher.com":       "U+FFFD, which stands for what isn't UTF-8",
+		"[fe80::1%\u202e]":    "U+202E",
 	} {
 		_, err := compile(Policy{}, map[string]Policy{pattern: {}})
 		if assert.Error(t, err, "%q", pattern) {
@@ -174,6 +187,12 @@ func TestMatch_Refuses(t *testing.T) {
 			assert.Contains(t, err.Error(), want, "%q", pattern)
 		}
 	}
+}
+
+// Some names outside ASCII have characters that join others.
+func TestMatch_Joiners(t *testing.T) {
+	_, err := compile(Policy{}, map[string]Policy{"نامه\u200cای.example": {}, "ශ්\u200dරී.example": {}})
+	assert.NoError(t, err)
 }
 
 //retrip:promise P15

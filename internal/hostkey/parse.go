@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Parse parses a host with its port, as in a URL.
@@ -101,6 +103,9 @@ func ParsePattern(pattern string) (name, port string, err error) {
 	case strings.ContainsAny(pattern, " \t\r\n@?#"):
 		return "", "", errors.New("a host pattern must not contain spaces, @, ? or #")
 	}
+	if err := checkVisible(pattern); err != nil {
+		return "", "", err
+	}
 	bare := strings.Count(pattern, ":") > 1 && pattern[0] != '['
 	if bare {
 		return "", "", errors.New("an IPv6 address must be in brackets: [::1] or [::1]:8080")
@@ -147,6 +152,21 @@ func ParsePattern(pattern string) (name, port string, err error) {
 		return "", "", errors.New("a label of the name is empty")
 	}
 	return name, port, nil
+}
+
+// checkVisible returns an error if text has a character that a reader doesn't see, such as
+// one that turns the direction of others, or the stand-in for one that was lost.
+func checkVisible(text string) error {
+	const nonJoiner, joiner = '\u200c', '\u200d' // parts of words in some scripts
+	for _, r := range text {
+		switch {
+		case r == utf8.RuneError:
+			return errors.New("it contains U+FFFD, which stands for what isn't UTF-8")
+		case !unicode.IsPrint(r) && r != nonJoiner && r != joiner:
+			return fmt.Errorf("it contains %U, which can't be seen", r)
+		}
+	}
+	return nil
 }
 
 func checkPort(port string) error {

@@ -49,8 +49,9 @@ type Loader struct {
 	path []string
 }
 
-// NewLoader returns a Loader of data.
+// NewLoader returns a Loader of data, which may begin with a byte order mark.
 func NewLoader(data []byte, rule Rule) *Loader {
+	data = bytes.TrimPrefix(data, []byte("\ufeff"))
 	l := &Loader{Set: func(string, Place) {}, data: data, dec: json.NewDecoder(bytes.NewReader(data)), rule: rule}
 	l.dec.UseNumber()
 	return l
@@ -58,6 +59,9 @@ func NewLoader(data []byte, rule Rule) *Loader {
 
 // Document is Object for an object that nothing may follow.
 func (l *Loader) Document(member func(name string) error) error {
+	if d := l.data; len(d) > 1 && (d[0] == 0 || d[1] == 0 || d[0] == 0xff && d[1] == 0xfe || d[0] == 0xfe && d[1] == 0xff) {
+		return l.Errorf("it must be UTF-8, not UTF-16 or UTF-32")
+	}
 	if err := l.Object(member); err != nil {
 		return err
 	}
