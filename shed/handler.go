@@ -56,8 +56,8 @@ import (
 //
 // Limit must be set; the zero value of every other field is a default. Fields
 // must not be changed after the first request. A Handler is safe for concurrent
-// use and must not be copied. A request that is served at once allocates nothing,
-// unless it is a retry, has a deadline or asks for a stream.
+// use and must not be copied. A request that is served at once allocates nothing but the
+// ResponseWriter that its handler gets, unless it is a retry or has a deadline.
 type Handler struct {
 	// Handler serves the requests that are admitted. If nil, it is
 	// http.DefaultServeMux.
@@ -87,9 +87,10 @@ type Handler struct {
 
 	// HoldTime is how long a request counts towards Limit. A request that runs longer
 	// continues, but another may start. A long response, or a client that sends or reads
-	// slowly, thus blocks others for at most HoldTime. Upgrades, CONNECT and responses of
-	// type text/event-stream stop counting as soon as they begin. If 0, it is 10 s. With
-	// Off, every request counts until it ends; then set the timeouts of http.Server.
+	// slowly, thus blocks others for at most HoldTime. Connections that are taken over, CONNECT
+	// and streams (by their Content-Type: events, JSON lines, gRPC, multipart/mixed and the like)
+	// stop counting as soon as they begin. If 0, it is 10 s. With Off, every other request counts
+	// until it ends; then set the timeouts of http.Server.
 	HoldTime time.Duration
 
 	// RetryHeader names the header in which a retry states its attempt number,
@@ -243,16 +244,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.refuse(w, r)
 		return
 	}
-	var long *stream
-	if mayLast(r) {
-		long = &stream{ResponseWriter: w, state: s, slot: slot, tunnel: r.Method == http.MethodConnect}
-		w = long
-	}
-	defer s.leave(slot, long)
+	served := &response{ResponseWriter: w, state: s, slot: slot, tunnel: r.Method == http.MethodConnect, upload: hasUnread(r)}
+	defer served.leave()
 	if r != arrived {
 		defer handBack(arrived, r)
 	}
-	s.next.ServeHTTP(w, r)
+	s.next.ServeHTTP(served, r)
 }
 
 // handBack copies to the request that arrived what the handler has set in its
@@ -330,16 +327,6 @@ func (s *state) enter(w http.ResponseWriter, r *http.Request, attempt int, left 
 		s.waited(slot.since - waiter.since)
 	}
 	return slot, early, why
-}
-
-// leave returns slot to the queue and detaches long from it.
-func (s *state) leave(slot *slot, long *stream) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if long != nil {
-		long.slot = nil
-	}
-	s.finish(slot, s.nowIfNeeded())
 }
 
 // nowIfNeeded returns the current time if a request waits, which a free place

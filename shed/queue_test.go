@@ -120,7 +120,7 @@ func TestEnter_GrantedToOneWhoGoes(t *testing.T) {
 			}()
 			synctest.Wait()
 			cancel()
-			s.leave(held, nil)
+			(&response{state: s, slot: held}).leave()
 			<-done
 			require.Zero(t, s.running)
 		}

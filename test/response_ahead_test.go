@@ -179,7 +179,8 @@ func TestWholeBody_WholeAsTimeRunsOut(t *testing.T) {
 func TestWholeBody_Streams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, kind := range []string{"text/event-stream", "Text/Event-Stream; charset=utf-8", "application/x-ndjson", "application/jsonl", "application/grpc", "application/grpc+proto",
-			"application/grpc-web", "multipart/x-mixed-replace; boundary=x", "application/connect+json", "application/json-seq"} {
+			"application/grpc-web", "multipart/x-mixed-replace; boundary=x", "application/connect+json", "application/json-seq",
+			"application/x-jsonl", "application/vnd.amazon.eventstream", "multipart/mixed; boundary=graphql", "application/json;stream=watch"} {
 			ctx, cancel := context.WithCancel(t.Context())
 			tr := &retrip.Transport{Base: play.Base(sends(200, "data", nil, "Content-Type: "+kind)), Policy: retrip.Policy{WholeBody: 1000}}
 			resp := do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))

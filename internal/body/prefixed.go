@@ -9,7 +9,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -330,17 +329,4 @@ func In(resp *http.Response) bool {
 	}
 	_, conn := resp.Body.(io.Writer)
 	return !conn
-}
-
-// Endless reports whether a body with the header fields h is a stream that
-// lasts for as long as the server has something to send.
-func Endless(h http.Header) bool {
-	kind, _, _ := strings.Cut(h.Get("Content-Type"), ";")
-	kind = strings.ToLower(strings.TrimSpace(kind))
-	switch kind {
-	case "text/event-stream", "multipart/x-mixed-replace",
-		"application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines", "application/json-seq", "application/stream+json":
-		return true
-	}
-	return strings.HasPrefix(kind, "application/grpc") || strings.HasPrefix(kind, "application/connect+")
 }

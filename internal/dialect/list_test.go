@@ -12,8 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/retrip/retrip/internal/body"
 	"github.com/retrip/retrip/internal/dialect"
+	"github.com/retrip/retrip/internal/syntax"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -280,7 +280,7 @@ func TestHeaders_Growth(t *testing.T) {
 				}
 				testenv.Growth(t, 5_000, input, func(all []http.Header) {
 					for _, h := range all {
-						_ = body.Endless(h)
+						_ = syntax.IsStream(h)
 						_ = some.Verdict(http.StatusServiceUnavailable, h)
 						_ = some.Wait(http.StatusServiceUnavailable, h, time.Unix(1e9, 0))
 					}

@@ -17,6 +17,7 @@ import (
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/dialect"
 	"github.com/retrip/retrip/internal/fault"
+	"github.com/retrip/retrip/internal/syntax"
 )
 
 // last is the last attempt and its outcome. The next attempt begins with a
@@ -153,7 +154,7 @@ func (j *journey) awaitsBody() bool {
 		return false
 	}
 	resp, a := j.last.resp, j.last.attempt
-	produced := body.Endless(resp.Header) || a != nil && !a.BodySent()
+	produced := syntax.IsStream(resp.Header) || a != nil && !a.BodySent()
 	return !produced && !j.r.Retry.Has(resp.StatusCode)
 }
 

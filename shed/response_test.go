@@ -6,11 +6,14 @@ package shed_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,7 +49,6 @@ func TestStream_Events(t *testing.T) {
 		s := newSite(t, proto, h)
 		req, err := http.NewRequest("GET", s.URL+"/events", nil)
 		require.NoError(t, err)
-		req.Header.Set("Accept", "text/event-stream")
 		early := make(chan answered, 1)
 		go func() {
 			time.Sleep(500 * ms)
@@ -70,7 +72,99 @@ func TestStream_Events(t *testing.T) {
 	})
 }
 
-// A request that asks for a stream and gets another response keeps its place.
+// However many streams there are, and whatever their clients accept, the others are
+// served.
+func TestStream_Many(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"Text/Event-Stream; charset=utf-8", "application/x-ndjson", "application/grpc+proto", "multipart/mixed; boundary=-"} {
+		for _, accept := range []string{"", "*/*", "application/json"} {
+			synctest.Test(t, func(t *testing.T) {
+				end := make(chan struct{})
+				h := &shed.Handler{Limit: 17, QueueTime: retrip.Off, HoldTime: retrip.Off, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if r.URL.Path == "/stream" {
+						w.Header().Set("Content-Type", kind)
+						w.WriteHeader(http.StatusOK)
+						<-end
+					}
+				})}
+				var streams sync.WaitGroup
+				for range 300 {
+					streams.Go(func() { assert.Equal(t, 200, direct(h, "/stream", "Accept: "+accept).status) })
+					synctest.Wait()
+				}
+				for range 20 {
+					assert.Equal(t, 200, direct(h, "/").status, kind)
+				}
+				close(end)
+				streams.Wait()
+				assertIdle(t, h)
+			})
+		}
+	}
+}
+
+// A handler finds in its ResponseWriter what that of net/http has.
+func TestResponse_Optional(t *testing.T) {
+	below := &optional{ResponseRecorder: httptest.NewRecorder(), gone: make(chan bool)}
+	h := &shed.Handler{Limit: 1, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		assert.EqualError(t, w.(http.Pusher).Push("/style.css", nil), "pushed /style.css")
+		assert.Equal(t, (<-chan bool)(below.gone), w.(interface{ CloseNotify() <-chan bool }).CloseNotify())
+		n, err := w.(io.StringWriter).WriteString("text")
+		assert.NoError(t, err)
+		assert.Equal(t, 4, n)
+		assert.Equal(t, "text", below.text)
+	})}
+	h.ServeHTTP(below, httptest.NewRequest("GET", "/", nil))
+	plain := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		assert.Equal(t, http.ErrNotSupported, w.(http.Pusher).Push("/style.css", nil))
+		select {
+		case <-w.(interface{ CloseNotify() <-chan bool }).CloseNotify():
+			t.Error("the client hasn't gone")
+		default:
+		}
+	})
+	direct(&shed.Handler{Limit: 1, Handler: plain}, "/")
+}
+
+type optional struct {
+	*httptest.ResponseRecorder
+	gone chan bool
+	text string
+}
+
+func (o *optional) Push(target string, _ *http.PushOptions) error {
+	return errors.New("pushed " + target)
+}
+func (o *optional) CloseNotify() <-chan bool { return o.gone }
+func (o *optional) WriteString(text string) (int, error) {
+	o.text = text
+	return len(text), nil
+}
+
+// A handler that has read too much answers at once, as without a Handler around it: net/http
+// doesn't see its own ResponseWriter in http.MaxBytesReader then.
+func TestResponse_TooLarge(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, proto memhttp.Proto) {
+		handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if _, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 10)); assert.Error(t, err) {
+				w.WriteHeader(http.StatusRequestEntityTooLarge)
+			}
+		})
+		for _, h := range []http.Handler{handler, &shed.Handler{Limit: 1, Handler: handler}} {
+			s := newSite(t, proto, h)
+			for range 2 {
+				a := do(t.Context(), s.base, "POST", s.URL, &slowly{100 << 10, 10 * ms})
+				assert.NoError(t, a.err)
+				assert.Equal(t, 413, a.status)
+				assert.Equal(t, 10*ms, a.took)
+			}
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// A request whose response isn't a stream keeps its place, whatever it asks for.
 func TestStream_NotOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -99,10 +193,11 @@ func TestStream_NotOne(t *testing.T) {
 // A hijacked connection makes room at once; its handler may return.
 func TestStream_Hijack(t *testing.T) {
 	t.Parallel()
-	for _, stays := range []bool{false, true} {
+	for i := range 4 {
+		stays, asked := i%2 == 0, i < 2
 		synctest.Test(t, func(t *testing.T) {
 			h := &shed.Handler{Limit: 1, QueueTime: retrip.Off, HoldTime: retrip.Off, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if r.Header.Get("Upgrade") == "" {
+				if r.URL.Path != "/echo" {
 					return
 				}
 				conn, rw, err := w.(http.Hijacker).Hijack()
@@ -122,9 +217,11 @@ func TestStream_Hijack(t *testing.T) {
 				}
 			})}
 			s := newSite(t, memhttp.HTTP1, h)
-			req, err := http.NewRequest("GET", s.URL, nil)
+			req, err := http.NewRequest("GET", s.URL+"/echo", nil)
 			require.NoError(t, err)
-			setHeader(req, []string{"Connection: Upgrade", "Upgrade: echo"})
+			if asked {
+				setHeader(req, []string{"Connection: Upgrade", "Upgrade: echo"})
+			}
 			resp, err := s.base.RoundTrip(req)
 			require.NoError(t, err)
 			assert.Equal(t, 101, resp.StatusCode)
