@@ -46,10 +46,10 @@ func occupy() *occupied {
 }
 
 func (o *occupied) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	switch r.URL.Path {
+	switch r.URL.RequestURI() {
 	case "/own": // a failure of its own
 		w.WriteHeader(http.StatusServiceUnavailable)
-	case "/hold":
+	case "/hold", "/healthz?hold":
 		o.arrived <- struct{}{}
 		<-o.end
 	}
@@ -112,12 +112,12 @@ func (c *shedClient) own() {
 }
 
 // hold makes n long-running requests and returns when the server has them.
-func (c *shedClient) hold(o *occupied, n int, wg *sync.WaitGroup) {
+func (c *shedClient) hold(o *occupied, path string, n int, wg *sync.WaitGroup) {
 	client := &http.Client{Transport: daemonBase(c.t, HTTP1)}
 	for range n {
 		wg.Go(func() {
 			c.eventually(func() bool {
-				resp, err := client.Get(c.url + "/hold")
+				resp, err := client.Get(c.url + path)
 				if err != nil {
 					return false
 				}
@@ -151,7 +151,7 @@ events { worker_connections 512; }
 http {
 	access_log off;
 	client_body_temp_path $DIR/a; proxy_temp_path $DIR/b; fastcgi_temp_path $DIR/c; uwsgi_temp_path $DIR/d; scgi_temp_path $DIR/e;
-` + recipe(t, "nginx", "listen 80", "listen "+addr, "127.0.0.1:8080", upstream.Listener.Addr().String(), "open 110", "open 3", "open 30", "open 1") + "}\n"
+` + recipe(t, "nginx", "listen 80", "listen "+addr, "127.0.0.1:8080", upstream.Listener.Addr().String(), "open 110", "open 3", "open 30", "open 1", "checks 16", "checks 1") + "}\n"
 	startDaemon(t, "nginx", config, addr, "-c", "$DIR/config", "-p", "$DIR/")
 	c := &shedClient{t: t, url: "http://" + addr}
 
@@ -159,16 +159,22 @@ http {
 	c.served("/", "2")
 	c.own()
 	var wg sync.WaitGroup
-	c.hold(o, 1, &wg)
+	c.hold(o, "/hold", 1, &wg)
 	for _, attempt := range []string{"2", "10", "007"} {
 		c.refused("/", attempt)
 	}
 	for _, attempt := range []string{"", "1", "0", "two", "-2"} {
 		c.served("/", attempt)
 	}
-	c.hold(o, 2, &wg)
+	c.hold(o, "/hold", 2, &wg)
 	c.refused("/", "")
 	c.served("/healthz", "")
+	resp, err := daemonBase(t, HTTP1).RoundTrip(play.MustRequest(t, http.MethodPost, c.url+"/healthz", strings.NewReader("x")))
+	require.NoError(t, err)
+	resp.Body.Close()
+	assert.Equal(t, http.StatusForbidden, resp.StatusCode, "nothing but health checks passes the limit")
+	c.hold(o, "/healthz?hold", 1, &wg)
+	c.refused("/healthz", "")
 	close(o.end)
 	wg.Wait()
 	c.served("/", "2")
@@ -198,7 +204,7 @@ defaults
 	c.served("/", "2")
 	c.own()
 	var wg sync.WaitGroup
-	c.hold(o, 2, &wg)
+	c.hold(o, "/hold", 2, &wg)
 	start := time.Now()
 	queued := make(chan struct{})
 	go func() {

@@ -105,7 +105,8 @@ type Handler struct {
 
 	// Exempt, if not nil, reports whether a request must be served regardless of load,
 	// such as a health check, and without being counted. It must be safe for concurrent
-	// use. If nil, requests for the paths /healthz, /livez and /readyz are exempt.
+	// use. If nil, a GET or HEAD without a body for /healthz, /livez or /readyz is exempt,
+	// while fewer than 16 such requests are being served.
 	Exempt func(*http.Request) bool
 
 	once  sync.Once
@@ -156,10 +157,11 @@ func (h *Handler) Validate() error {
 type state struct {
 	err                         error // result of Validate
 	next                        http.Handler
-	exempt                      func(*http.Request) bool
+	exempt                      func(*http.Request) bool // nil: health checks are
 	retryHeader, deadlineHeader string
 	epoch                       time.Time    // all times are durations since epoch
 	lingering                   atomic.Int32 // refused uploads that are read on
+	checks                      atomic.Int32 // exempt health checks that are being served
 
 	mu sync.Mutex // guards the fields below; never held during a wait
 	queue
@@ -181,9 +183,6 @@ func (h *Handler) make() {
 	s.next, s.exempt = h.Handler, h.Exempt
 	if s.next == nil {
 		s.next = http.DefaultServeMux
-	}
-	if s.exempt == nil {
-		s.exempt = isHealthCheck
 	}
 	s.retryHeader = http.CanonicalHeaderKey(cmp.Or(h.RetryHeader, "Retry-Attempt"))
 	s.deadlineHeader = http.CanonicalHeaderKey(h.DeadlineHeader)
@@ -217,7 +216,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			r = r.WithContext(retrip.WithPolicy(ctx, retrip.Policy{}))
 		}
 	}
-	if s.exempt(r) {
+	checks := s.exempt == nil && s.beginCheck(r)
+	if checks {
+		defer s.checks.Add(-1)
+	}
+	if checks || s.exempt != nil && s.exempt(r) {
 		if r != arrived {
 			defer handBack(arrived, r)
 		}
@@ -338,8 +341,21 @@ func (s *state) nowIfNeeded() time.Duration {
 	return s.now()
 }
 
-func isHealthCheck(r *http.Request) bool {
-	return slices.Contains([]string{"/healthz", "/livez", "/readyz"}, r.URL.Path)
+// mostChecks is how many health checks are exempt at a time: anyone may send them.
+const mostChecks = 16
+
+// beginCheck reports whether r is a health check that is exempt. The caller must count
+// it out of s.checks.
+func (s *state) beginCheck(r *http.Request) bool {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead || r.ContentLength != 0 ||
+		!slices.Contains([]string{"/healthz", "/livez", "/readyz"}, r.URL.Path) {
+		return false
+	}
+	if s.checks.Add(1) > mostChecks {
+		s.checks.Add(-1)
+		return false
+	}
+	return true
 }
 
 // attemptOf returns the attempt number in the values of a header, or 1 if they

@@ -172,6 +172,56 @@ func TestHandler_Exempt(t *testing.T) {
 	})
 }
 
+// Whoever can reach the path of a health check gets no more by that than a health check
+// needs.
+func TestHandler_HealthChecks(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, proto memhttp.Proto) {
+		hold, check := make(chan struct{}), make(chan struct{})
+		h := &shed.Handler{Limit: 1, QueueTime: retrip.Off, HoldTime: retrip.Off, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path + r.URL.RawQuery {
+			case "/hold":
+				<-hold
+			case "/readyzhangs":
+				<-check
+			}
+		})}
+		s := newSite(t, proto, h)
+		running := s.getting("/hold")
+		for i, tt := range []struct {
+			method string
+			body   io.Reader
+			status int
+		}{
+			{"GET", nil, 200}, {"HEAD", nil, 200}, {"GET", http.NoBody, 200}, {"POST", nil, 503}, {"OPTIONS", nil, 503}, {"DELETE", nil, 503},
+			{"POST", strings.NewReader("x"), 503}, {"GET", strings.NewReader("x"), 503}, {"GET", io.MultiReader(strings.NewReader("x")), 503},
+		} {
+			assert.Equal(t, tt.status, do(t.Context(), s.base, tt.method, s.URL+"/livez", tt.body).status, i)
+		}
+		var checks []<-chan answered
+		for range 16 {
+			assert.Equal(t, 200, s.get("/healthz").status)
+			checks = append(checks, s.getting("/readyz?hangs"))
+		}
+		before := counted(t, h)
+		assert.Equal(t, 503, s.get("/healthz").status, "it queues like any other request")
+		check <- struct{}{}
+		synctest.Wait()
+		assert.Equal(t, 200, s.get("/healthz").status)
+		assert.Equal(t, before["requests_total 1"]+1, counted(t, h)["requests_total 1"])
+		checks = append(checks, s.getting("/readyz?hangs"))
+		close(hold)
+		assert.Equal(t, 200, (<-running).status)
+		synctest.Wait()
+		assert.Equal(t, 200, s.get("/healthz").status, "a place is free")
+		close(check)
+		for _, check := range checks {
+			assert.Equal(t, 200, (<-check).status)
+		}
+		assertIdle(t, h)
+	})
+}
+
 func TestHandler_Defaults(t *testing.T) {
 	h := &shed.Handler{Limit: 7}
 	assert.Equal(t, 404, direct(h, "/no/such/path").status, "of http.DefaultServeMux")
