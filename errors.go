@@ -56,11 +56,13 @@ type Error struct {
 	Reason   Reason // why no further attempt followed; empty if a retry can't fix the last error
 
 	// StatusCode and Header are those of the last response, whose body is gone, or zero.
+	// Header has at most 64 KiB: the smallest fields.
 	StatusCode int
 	Header     http.Header
 
-	// Err wraps the errors of all attempts, the last error first, for errors.Is
-	// and errors.As. It is nil if there was no error.
+	// Err wraps the errors of the attempts, the last error first, for errors.Is and
+	// errors.As: of more than 16, the first eight, the last eight and a count of the
+	// others. It is nil if there was no error.
 	Err error
 
 	last error // the most recent error in Err, for Timeout

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -54,6 +55,36 @@ func TestError(t *testing.T) {
 			assert.Equal(t, tt.timeout, (&url.Error{Op: "Get", URL: "x", Err: err}).Timeout())
 			assert.Equal(t, 2, e.Attempts)
 			assert.Equal(t, retrip.ReasonMaxAttempts, e.Reason)
+		})
+	}
+}
+
+// Of a request that has made very many attempts, an Error keeps the first and the last errors.
+//
+//retrip:promise P17
+func TestError_Many(t *testing.T) {
+	for attempts, omitted := range map[int]string{16: "", 17: "1 more", 1000: "984 more"} {
+		play.Bubble(t, fmt.Sprint(attempts), func(t *testing.T) {
+			errs := make([]error, attempts)
+			base := play.Base()
+			for i := range errs {
+				errs[i] = fmt.Errorf("error %d", i)
+				base.Steps = append(base.Steps, play.Err(errs[i]))
+			}
+			p := retrip.Policy{MaxAttempts: attempts, Budget: retrip.Off, Backoff: retrip.Backoff{Base: retrip.Off}}
+			_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(play.Request(t, "GET", nil))
+			e := play.AsError(t, err)
+			assert.Equal(t, attempts, e.Attempts)
+			want := slices.Clone(errs)
+			slices.Reverse(want)
+			got := e.Err.(interface{ Unwrap() []error }).Unwrap()
+			if omitted != "" {
+				require.EqualError(t, got[8], omitted)
+				assert.Contains(t, err.Error(), "; before that: "+omitted+"; before that: error 7; ")
+				got = slices.Delete(got, 8, 9)
+				want = slices.Delete(want, 8, attempts-8)
+			}
+			assert.Equal(t, want, got)
 		})
 	}
 }

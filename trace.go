@@ -55,7 +55,8 @@ type Event struct {
 	Attempt int           // number of the attempt that begins or, in other hooks, of the last one made; the first is 1, and 0 means none yet
 
 	// StatusCode, Header and Err are the outcome of the last attempt. If the
-	// body of a response broke or came too late, all are set. Header is read-only.
+	// body of a response broke or came too late, all are set. Header is read-only. Of
+	// a response that has been discarded, it has at most 64 KiB: the smallest fields.
 	StatusCode int
 	Header     http.Header
 	Err        error

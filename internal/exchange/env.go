@@ -138,7 +138,7 @@ type Error struct {
 	Reason     decide.Reason
 	StatusCode int
 	Header     http.Header
-	Errs       []error // of all attempts, in order
+	Errs       []error // of attempts, in order
 	Last       error
 }
 

@@ -3,7 +3,11 @@
 
 package exchange
 
-import "context"
+import (
+	"context"
+	"slices"
+	"strconv"
+)
 
 // timeoutError is the error of an attempt that ran out of time.
 type timeoutError struct{ text string }
@@ -19,3 +23,26 @@ var (
 	errNoProgress     = &timeoutError{"retrip: no response within Policy.Resume"}
 	errBodyIdle       = &timeoutError{"retrip: no progress of the response body within Policy.BodyIdleTimeout"}
 )
+
+// keptErrors is how many of the first and how many of the last errors a request keeps.
+const keptErrors = 8
+
+// omitted is the number of errors between them. It stands in their place.
+type omitted int
+
+func (n *omitted) Error() string { return strconv.Itoa(int(*n)) + " more" }
+
+// meet records an error of an attempt, or of the wait after it.
+func (j *journey) meet(err error) {
+	if len(j.met) >= 2*keptErrors {
+		n, ok := j.met[keptErrors].(*omitted)
+		if ok {
+			j.met = slices.Delete(j.met, keptErrors+1, keptErrors+2)
+		} else {
+			n = new(omitted)
+			j.met[keptErrors] = n
+		}
+		*n++
+	}
+	j.met = append(j.met, err)
+}

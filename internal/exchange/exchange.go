@@ -43,8 +43,8 @@ type journey struct {
 	event    decide.Event // the last
 	decision about        // of the last attempt: its retry, or why there is none
 	cause    error        // an error that isn't the outcome of an attempt: why the caller has gone, or the error of GetBody
-	met      []error      // errors of all attempts, in order
-	seen     seen         // of the last discarded response
+	met      []error      // errors of attempts, in order; see meet
+	seen     seen         // of the last discarded response; see forget
 	rest     *download    // whose body the request continues; nil: it is the caller's own
 
 	// Together these take little space.
@@ -332,7 +332,7 @@ func (j *journey) goOn() {
 		body.Dismiss(j.forget(j.last.resp))
 	}
 	if j.last.err != nil {
-		j.met = append(j.met, j.last.err)
+		j.meet(j.last.err)
 	}
 	if j.heard() {
 		j.tellRetry()

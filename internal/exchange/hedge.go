@@ -362,12 +362,12 @@ func (x *exchange) mergeFailure(h *exchange, good bool) (l loser) {
 		h.drop()
 	case x.last.resp == nil && h.last.resp != nil:
 		l.attempt, l.outcome = x.last.attempt, x.event.Outcome
-		x.met = append(x.met, x.last.err)
+		x.meet(x.last.err)
 		x.doubts(x.last.err)
 		x.follow(h)
 	default:
 		if err := h.last.failure(); err != nil {
-			x.met = append(x.met, err)
+			x.meet(err)
 		}
 		h.drop()
 	}

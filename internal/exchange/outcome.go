@@ -275,7 +275,7 @@ func (x *exchange) finish(do decide.Deed) (resp *http.Response, err error) {
 
 // failed ends the exchange with the error of its last attempt.
 func (j *journey) failed() error {
-	j.met = append(j.met, j.last.err)
+	j.meet(j.last.err)
 	if j.cause != nil {
 		return j.fail(j.cause)
 	}
@@ -332,7 +332,7 @@ func (j *journey) hides(gone error) bool {
 func (j *journey) fail(err error) error {
 	if err != nil {
 		j.last.err = err
-		j.met = append(j.met, err)
+		j.meet(err)
 	}
 	j.report()
 	return j.env.Owner.Error(&Error{Attempts: j.call.Attempts, Reason: j.decision.reason, StatusCode: j.seen.status, Header: j.seen.header, Errs: j.met, Last: j.last.err})

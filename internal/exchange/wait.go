@@ -4,9 +4,11 @@
 package exchange
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/retrip/retrip/internal/body"
@@ -240,7 +242,49 @@ func (x *exchange) discard(wait time.Duration) {
 // forget drops resp, but for what seen keeps of it, and returns it: the caller must
 // discard what is in hand.
 func (j *journey) forget(resp *http.Response) *http.Response {
-	j.seen = seen{resp.StatusCode, resp.Header}
+	j.seen = seen{resp.StatusCode, bounded(resp.Header)}
 	j.last.resp, j.last.held, j.last.discarded = nil, false, true
 	return resp
+}
+
+// seenMost is how many bytes of a header a request keeps that has dropped the response.
+const seenMost = 64 << 10
+
+// sizeOf returns about how many bytes a field takes in memory.
+func sizeOf(name string, values []string) int {
+	n := len(name) + 32
+	for _, v := range values {
+		n += len(v) + 32
+	}
+	return n
+}
+
+// bounded returns h or, if it is larger than seenMost, a copy of its smallest fields: those
+// that people ask for, such as the server's name of the request, are short.
+func bounded(h http.Header) http.Header {
+	total := 0
+	for name, values := range h {
+		total += sizeOf(name, values)
+	}
+	if total <= seenMost {
+		return h
+	}
+	type field struct {
+		size int
+		name string
+	}
+	fields := make([]field, 0, len(h))
+	for name, values := range h {
+		fields = append(fields, field{sizeOf(name, values), name})
+	}
+	slices.SortFunc(fields, func(a, b field) int { return cmp.Or(cmp.Compare(a.size, b.size), cmp.Compare(a.name, b.name)) })
+	kept, left := http.Header{}, seenMost
+	for _, f := range fields {
+		if left -= f.size; left < 0 {
+			break
+		}
+		// The values of all fields may be in one array.
+		kept[f.name] = slices.Clone(h[f.name])
+	}
+	return kept
 }
