@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,12 +60,15 @@ func (f *flags) choice(policies string) {
 	override(f, f.field("max-wait", "Policy.MaxWait"), "longest wait that a server may ask for, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.MaxWait })
 	f.BoolFunc("gate", "first attempts wait too when a server asks for it, overriding the policy", func(text string) error {
 		on, err := strconv.ParseBool(text)
+		if err != nil {
+			return errNot(on)
+		}
 		f.overrides = append(f.overrides, func(p *retrip.Policy) {
 			if p.Gate.Enabled = retrip.Off; on {
 				p.Gate.Enabled = retrip.On
 			}
 		})
-		return err
+		return nil
 	})
 	override(f, f.field("breaker-window", "Policy.Breaker.Window"), "window of the breaker, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.Breaker.Window })
 	override(f, f.field("breaker-min-volume", "Policy.Breaker.MinVolume"), "results in the breaker's window, overriding the policy", strconv.Atoi, func(p *retrip.Policy) *int { return &p.Breaker.MinVolume })
@@ -91,8 +95,11 @@ func (f *flags) throttled() {
 func override[T any](f *flags, name, usage string, parse func(string) (T, error), field func(*retrip.Policy) *T) {
 	f.Func(name, usage, func(text string) error {
 		x, err := parse(text)
+		if err != nil {
+			return errNot(x)
+		}
 		f.overrides = append(f.overrides, func(p *retrip.Policy) { *field(p) = x })
-		return err
+		return nil
 	})
 }
 
@@ -104,7 +111,7 @@ func parseJitter(text string) (retrip.Jitter, error) {
 			return j, nil
 		}
 	}
-	return 0, errors.New("it must be full, equal, decorrelated or none")
+	return 0, errors.New("no jitter")
 }
 
 // repeats declares the flag for the number of runs.
@@ -119,6 +126,7 @@ func (f *flags) field(name, field string) string {
 }
 
 func (f *flags) parse(args []string) error {
+	f.VisitAll(func(one *flag.Flag) { one.Value = &typed{Value: one.Value} })
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -131,7 +139,7 @@ func (f *flags) parse(args []string) error {
 		}
 	}
 	if f.Lookup("runs") != nil && (f.runs < 1 || f.runs > 1000) {
-		return fmt.Errorf("-runs is %d: it must be 1 to 1000", f.runs)
+		return fmt.Errorf("-runs is %s: it must be 1 to 1000", f.typed("runs", f.runs))
 	}
 	return nil
 }
@@ -143,15 +151,68 @@ func (f *flags) given(name string) bool {
 	return found
 }
 
+// typed is a flag's value with the text that it was given.
+type typed struct {
+	flag.Value
+	text string
+}
+
+func (t *typed) Set(text string) error {
+	t.text = text
+	err := t.Value.Set(text)
+	if g, ok := t.Value.(flag.Getter); ok && err != nil {
+		err = errNot(g.Get())
+	}
+	return err
+}
+
+// IsBoolFlag lets package flag accept -gate without a value.
+func (t *typed) IsBoolFlag() bool {
+	b, ok := t.Value.(interface{ IsBoolFlag() bool })
+	return ok && b.IsBoolFlag()
+}
+
+// errNot is the error of a text that isn't of the type of x.
+func errNot(x any) error {
+	want := "a duration, such as 300ms"
+	switch x.(type) {
+	case bool:
+		want = "true or false"
+	case int:
+		want = "a whole number"
+	case uint64:
+		want = "a whole number, 0 or more"
+	case float64:
+		want = "a number"
+	case retrip.Jitter:
+		want = "full, equal, decorrelated or none"
+	}
+	return errors.New("it must be " + want)
+}
+
+// typed returns a value as the user gave it to a flag, or as the program prints it if
+// the flag wasn't given or has a list of values.
+func (f *flags) typed(name string, value any) string {
+	if t := f.Lookup(name).Value.(*typed); t.text != "" && !strings.Contains(t.text, ",") {
+		return t.text
+	}
+	return fmt.Sprint(value)
+}
+
 // inFlags rewrites an error of a model in terms of the flags.
 func (f *flags) inFlags(err error) error {
 	var p *sim.ParameterError
-	if errors.As(err, &p) {
-		if name, ok := f.names[p.Field]; ok {
-			return fmt.Errorf("-%s is %v: it must be %s", name, p.Value, p.Want)
-		}
+	if !errors.As(err, &p) {
+		return err
 	}
-	return err
+	name, ok := f.names[p.Field]
+	switch {
+	case !ok:
+		return err
+	case name == "rate" && f.loadShare > 0:
+		return fmt.Errorf("-load is %s: this makes %.6g requests per second, and they must be %s", f.typed("load", f.loadShare), p.Value, p.Want)
+	}
+	return fmt.Errorf("-%s is %s: it must be %s", name, f.typed(name, p.Value), p.Want)
 }
 
 // load resolves the chosen policies, with presets based on base, and stores
@@ -223,7 +284,10 @@ func (f *flags) checked(p retrip.Policy) error {
 	if _, _, err := lend.Rules(p); err != nil {
 		text := oneLine(err)
 		for field, name := range f.names {
-			text = strings.ReplaceAll(text, "retrip: "+field+" ", "-"+name+" ")
+			if f.given(name) {
+				is := regexp.MustCompile("retrip: " + regexp.QuoteMeta(field) + " is [^:]*:")
+				text = is.ReplaceAllLiteralString(text, "-"+name+" is "+f.typed(name, "")+":")
+			}
 		}
 		return errors.New(text)
 	}
@@ -233,23 +297,25 @@ func (f *flags) checked(p retrip.Policy) error {
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // help lists the flags: those of f.first before the others.
-func (f *flags) help(w io.Writer, about string) {
-	fmt.Fprintf(w, "retripsim %s: %s\n", f.Name(), about)
+func (f *flags) help(about string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "retripsim %s: %s\n", f.Name(), about)
 	first, more := flag.NewFlagSet("", flag.ContinueOnError), flag.NewFlagSet("", flag.ContinueOnError)
 	f.VisitAll(func(one *flag.Flag) {
 		set := more
 		if f.first == nil || slices.Contains(f.first, one.Name) {
 			set = first
 		}
-		set.Var(one.Value, one.Name, one.Usage)
+		set.Var(one.Value.(*typed).Value, one.Name, one.Usage)
 		set.Lookup(one.Name).DefValue = one.DefValue
 	})
 	for i, set := range []*flag.FlagSet{first, more} {
-		if set.SetOutput(w); i == 0 || f.first != nil {
-			fmt.Fprintf(w, "\n%s:\n\n", [...]string{"Flags", "More flags"}[i])
+		if set.SetOutput(&b); i == 0 || f.first != nil {
+			fmt.Fprintf(&b, "\n%s:\n\n", [...]string{"Flags", "More flags"}[i])
 			set.PrintDefaults()
 		}
 	}
+	return b.String()
 }
 
 // numbers is a flag that holds a list of numbers.

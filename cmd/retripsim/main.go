@@ -59,26 +59,31 @@ func main() {
 
 // run is main without access to the process. It returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer, tty bool) int {
-	if len(args) == 0 || slices.Contains([]string{"help", "-h", "-help", "--help"}, args[0]) {
-		usage(stdout)
+	name := ""
+	fail := func(code int, err error) int {
+		fmt.Fprintf(stderr, "retripsim%s: %v\n", name, err)
+		return code
+	}
+	show := func(text string) int {
+		if _, err := io.WriteString(stdout, text); err != nil {
+			return fail(exitFailed, err)
+		}
 		return 0
+	}
+	if len(args) == 0 || slices.Contains([]string{"help", "-h", "-help", "--help"}, args[0]) {
+		return show(usage())
 	}
 	i := slices.IndexFunc(commands, func(c command) bool { return c.name == args[0] })
 	if i < 0 {
-		fmt.Fprintf(stderr, "retripsim: unknown command %q: it must be one of %s\n", args[0], names())
-		return exitUsage
+		return fail(exitUsage, fmt.Errorf("unknown command %q: it must be one of %s", args[0], names()))
 	}
 	c := commands[i]
-	fail := func(code int, err error) int {
-		fmt.Fprintf(stderr, "retripsim %s: %v\n", c.name, err)
-		return code
-	}
+	name = " " + c.name
 	f := newFlags(c.name)
 	do := c.setup(f)
 	switch err := f.parse(args[1:]); {
 	case errors.Is(err, flag.ErrHelp):
-		f.help(stdout, c.about)
-		return 0
+		return show(f.help(c.about))
 	case err != nil:
 		return fail(exitUsage, err)
 	}
@@ -117,10 +122,11 @@ func names() string {
 	return strings.Join(list, ", ")
 }
 
-func usage(w io.Writer) {
-	fmt.Fprint(w, "retripsim shows what a retry policy does to a backend before you ship it.\n\n"+
+func usage() string {
+	var b strings.Builder
+	b.WriteString("retripsim shows what a retry policy does to a backend before you ship it.\n\n" +
 		"    retripsim <command> [flags]\n\nCommands (-h after one lists its flags):\n\n")
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, c := range commands {
 		fmt.Fprintf(t, "    %s\t%s\n", c.name, c.about)
 	}
@@ -129,4 +135,5 @@ func usage(w io.Writer) {
 		fmt.Fprintf(t, "    %s\t%s\n", p.Name, p.About)
 	}
 	t.Flush()
+	return b.String()
 }

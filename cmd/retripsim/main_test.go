@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -62,21 +63,26 @@ func TestBadInput(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{"overlord", `unknown command "overlord": it must be one of check, overload, storm, contention, stadium, hedge`},
 		{"overload -clients 0", "-clients is 0: it must be 1 to 1000000"},
-		{"overload -clients many", "clients"},
+		{"overload -clients many", `"many" for flag -clients: it must be a whole number`},
+		{"overload -timeout 5", `"5" for flag -timeout: it must be a duration, such as 300ms`},
+		{"overload -seed -1", `"-1" for flag -seed: it must be a whole number, 0 or more`},
+		{"overload -attempt-timeout soon", `"soon" for flag -attempt-timeout: it must be a duration, such as 300ms`},
 		{"overload -rate -3", "-rate is -3: it must be 0.001 to 10000000"},
 		{"overload -load 70", "it must be a share, more than 0 and at most 10: 0.7 is 70 %"},
 		{"overload -load 0.7 -rate 700", "-load and -rate conflict: give one of them"},
 		{"overload -timeout 1s -attempt-timeout 2s", "-attempt-timeout and -timeout conflict"},
 		{"overload -load 0.5 -workers 0", "-load is 0.5: with -workers 0"},
+		{"overload -load 1e-9", "-load is 1e-9: this makes 1e-06 requests per second, and they must be 0.001 to 10000000"},
 		{"overload -service 0s", "-service is 0s: it must be"},
-		{"overload -trigger-at 119s", "-trigger-at is 1m59s: it must be such that At + For is within the horizon, 2m0s"},
-		{"overload -horizon 100h", "-horizon is 100h0m0s: it must be 1ms to 24h0m0s"},
+		{"overload -trigger-at 119s", "-trigger-at is 119s: it must be early enough that the trigger ends within 2m0s"},
+		{"overload -horizon 100h", "-horizon is 100h: it must be 1ms to 24h0m0s"},
 		{"overload -runs 0", "-runs is 0: it must be 1 to 1000"},
 		{"overload -max-attempts -2", "-max-attempts is -2: it must be positive"},
+		{"overload -max-wait -2000ms", "-max-wait is -2000ms: it must be positive"},
 		{"overload -budget-size 0.5", "-budget-size is 0.5: it must be 1 to 1e+06"},
 		{"overload -breaker-ratio 2", "-breaker-ratio is 2: it must be 0.01 to 1"},
 		{"overload -jitter some", `it must be full, equal, decorrelated or none`},
-		{"overload -gate=maybe", "gate"},
+		{"overload -gate=maybe", `"maybe" for -gate: it must be true or false`},
 		{"overload -policy netflix", `-policy is "netflix": it must be a file or one of`},
 		{"overload -policy ./missing.json", "missing.json"},
 		{"overload -policy " + bad, "bad.json: "},
@@ -110,6 +116,33 @@ func TestBadInput(t *testing.T) {
 	_, _, errs := call(t, "overload -policy "+bad)
 	assert.Contains(t, errs, "line 2")
 	assert.Contains(t, errs, "max_attempts")
+}
+
+// fullDisk is an output that takes no byte.
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// A command whose output is lost says so, and its exit status tells.
+func TestOutputFails(t *testing.T) {
+	few := map[string]string{
+		"check":      "-price=false -lengths 1s -loads 0.7",
+		"overload":   "-runs 1 -horizon 41s",
+		"storm":      "-policy full",
+		"contention": "-trials 1 -clients 10",
+		"stadium":    "-players 10000 -capacity 3000",
+		"hedge":      "-table failures -only 10 -clients 10 -runs 1",
+	}
+	list := []string{"", "help"}
+	for _, c := range commands {
+		require.Contains(t, few, c.name)
+		list = append(list, c.name+" -h", c.name+" "+few[c.name], c.name+" -json "+few[c.name])
+	}
+	for _, args := range list {
+		var errs bytes.Buffer
+		assert.Equal(t, exitFailed, run(t.Context(), strings.Fields(args), fullDisk{}, &errs, false), args)
+		assert.Contains(t, errs.String(), syscall.ENOSPC.Error(), args)
+	}
 }
 
 // Every command prints its table as JSON, too.

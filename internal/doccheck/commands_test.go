@@ -132,3 +132,25 @@ func TestPages_CommandsSeesWhatIsWrong(t *testing.T) {
 		files[tt.file] = old
 	}
 }
+
+// TestWorkflows_Pinned wants each action of a workflow pinned by its commit, which
+// nobody can move as one moves a tag.
+func TestWorkflows_Pinned(t *testing.T) {
+	var files []string
+	for _, dir := range []string{"", "examples/*/"} {
+		list, err := filepath.Glob(filepath.Join(root, dir, ".github/workflows/*.yml"))
+		require.NoError(t, err)
+		files = append(files, list...)
+	}
+	pinned := regexp.MustCompile(`^[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$`)
+	actions := 0
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, use := range regexp.MustCompile(`(?m)\buses: *(.*)$`).FindAllStringSubmatch(string(data), -1) {
+			actions++
+			assert.Regexp(t, pinned, use[1], file)
+		}
+	}
+	assert.Greater(t, actions, 4)
+}

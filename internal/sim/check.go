@@ -80,7 +80,7 @@ func (s Scenario) rules() (*decide.Rules, retrip.Policy, error) {
 	c.number("Store.Size", s.Store.Size, 0, 1_000_000)
 	c.duration("Horizon", s.Horizon, time.Millisecond, maxHorizon)
 	c.want(s.Trigger.For == 0 || s.Trigger.end() <= s.Horizon, "Trigger.At", s.Trigger.At,
-		fmt.Sprintf("such that At + For is within the horizon, %v", s.Horizon))
+		fmt.Sprintf("early enough that the trigger ends within %v", s.Horizon))
 	if c.err != nil {
 		return nil, retrip.Policy{}, c.err
 	}
