@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -22,6 +23,7 @@ import (
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // The caller goes before an attempt, in an attempt, or in a wait, by every way
@@ -227,6 +229,79 @@ func TestTransport_OwnTimeouts(t *testing.T) {
 		resp := do(t, &retrip.Transport{Base: base, Policy: play.Steady}, play.Request(t, "GET", nil))
 		assert.Equal(t, "ok", play.Finish(t, resp))
 		assert.EqualValues(t, 1, lost.Closed.Load())
+	})
+}
+
+// What a Base was about as time ran out stays in the error, which says that nobody has
+// canceled anything.
+//
+//retrip:promise P17
+func TestTransport_TimeoutsKeepBasesError(t *testing.T) {
+	inner := errors.New("token server")
+	away := func(err error) play.Step {
+		return func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, fmt.Errorf("%w: waiting for a token: %w", inner, &url.Error{Op: "Post", URL: "http://tokens/?s3cret", Err: err})
+		}
+	}
+	for name, p := range map[string]retrip.Policy{
+		"AttemptTimeout": {AttemptTimeout: time.Second, MaxAttempts: 1},
+		"retries":        {AttemptTimeout: time.Second, MaxAttempts: 2},
+		"Deadline":       {Deadline: time.Second},
+		"WholeBody":      {AttemptTimeout: time.Second, MaxAttempts: 1, WholeBody: 100},
+	} {
+		play.Bubble(t, name, func(t *testing.T) {
+			step, limit := away(context.Canceled), "AttemptTimeout"
+			if p.Deadline > 0 {
+				limit = "Deadline"
+			}
+			if p.WholeBody > 0 {
+				step = func(r *http.Request) (*http.Response, error) {
+					resp, err := play.Reply(200)(r)
+					resp.Body = play.NewReply(testenv.Reader(func([]byte) (int, error) {
+						_, err := away(context.Canceled)(r)
+						return 0, err
+					}))
+					return resp, err
+				}
+			}
+			resp, err := (&retrip.Transport{Base: play.Base(step), Policy: p}).RoundTrip(play.Request(t, "GET", nil))
+			if resp != nil {
+				_, err = readAll(t, resp)
+			}
+			assert.ErrorContains(t, err, "retrip: no response within Policy."+limit)
+			assert.ErrorContains(t, err, "waiting for a token")
+			for _, want := range []error{context.DeadlineExceeded, inner} {
+				assert.ErrorIs(t, err, want)
+			}
+			assert.NotErrorIs(t, err, context.Canceled)
+			assert.ErrorAs(t, err, new(*url.Error))
+			assert.True(t, (&url.Error{Err: err}).Timeout())
+			var timeout net.Error
+			require.ErrorAs(t, err, &timeout)
+			assert.True(t, timeout.Timeout())
+			if e, ok := err.(*retrip.Error); ok {
+				assert.NotContains(t, e.Error(), "s3cret")
+			}
+		})
+	}
+	play.Bubble(t, "BodyIdleTimeout", func(t *testing.T) {
+		base := play.Base(answers(200, nil, func(ctx context.Context) io.Reader {
+			return testenv.Reader(func([]byte) (int, error) {
+				<-ctx.Done()
+				return 0, fmt.Errorf("the cipher: %w", ctx.Err())
+			})
+		}))
+		_, err := readAll(t, do(t, &retrip.Transport{Base: base, Policy: retrip.Policy{BodyIdleTimeout: time.Second}}, play.Request(t, "GET", nil)))
+		assert.ErrorContains(t, err, "BodyIdleTimeout: the cipher")
+		assert.NotErrorIs(t, err, context.Canceled)
+	})
+	play.Bubble(t, "the caller's deadline", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := (&retrip.Transport{Base: play.Base(away(context.Canceled))}).RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.ErrorIs(t, err, inner)
 	})
 }
 

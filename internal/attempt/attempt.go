@@ -249,9 +249,8 @@ func (a *Attempt) End(resp *http.Response, err error) (*http.Response, error) {
 	switch {
 	case !own || errors.Is(err, cause):
 	case errors.Is(err, context.Canceled):
-		// A base that doesn't know about causes returns a cancellation, but
-		// the caller has canceled nothing.
-		err = cause
+		// A base that doesn't know about causes returns a cancellation.
+		err = alarm.Ended(cause, err)
 	default:
 		// The base may have failed at the same moment for a reason of its
 		// own, which our cause must not hide.

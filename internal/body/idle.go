@@ -4,6 +4,8 @@
 package body
 
 import (
+	"context"
+	"errors"
 	"io"
 	"net/http"
 	"sync"
@@ -66,7 +68,11 @@ func (b *Watched) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	b.disarm(false)
-	if stalled && err != io.EOF && err != http.ErrBodyReadAfterClose {
+	switch {
+	case !stalled || err == io.EOF || err == http.ErrBodyReadAfterClose:
+	case errors.Is(err, context.Canceled):
+		err = alarm.Ended(b.stalled, err)
+	default:
 		err = b.stalled
 	}
 	return n, err

@@ -281,14 +281,16 @@ func (j *journey) failed() error {
 	}
 	single := len(j.met) == 1 && j.call.Attempts == 1
 	if gone := j.gone(); j.event.Outcome.Canceled && j.hides(gone) {
-		if !single || !errors.Is(gone, context.DeadlineExceeded) || context.Cause(j.req.Context()) != j.req.Context().Err() {
+		canceled := fault.Canceled(j.last.err)
+		blames := !canceled && errors.Is(j.last.err, context.Canceled) // the caller, though its time was up
+		if !single || blames || !errors.Is(gone, context.DeadlineExceeded) || context.Cause(j.req.Context()) != j.req.Context().Err() {
 			if errors.Is(gone, j.last.err) {
 				// gone already wraps the error.
 				j.met = j.met[:len(j.met)-1]
 			}
 			return j.fail(gone)
 		}
-		if fault.Canceled(j.last.err) {
+		if canceled {
 			j.last.err = context.DeadlineExceeded
 		}
 	}

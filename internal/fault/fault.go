@@ -62,8 +62,11 @@ var ErrRequestCanceled = errors.New("net/http: request canceled")
 // Canceled reports whether err says no more than that the request was canceled.
 // net/http's own error for a canceled request has no type.
 func Canceled(err error) bool {
-	text := err.Error()
-	return errors.Is(err, context.Canceled) || text == ErrRequestCanceled.Error() || text == "net/http: request canceled while waiting for connection"
+	switch err.Error() {
+	case context.Canceled.Error(), ErrRequestCanceled.Error(), "net/http: request canceled while waiting for connection":
+		return true
+	}
+	return false
 }
 
 // Lost reports whether err comes from an HTTP/1 connection that the peer

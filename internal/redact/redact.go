@@ -36,6 +36,9 @@ func urlsIn(err error, urls []string) []string {
 		if u, ok := err.(*url.Error); ok && u.URL != "" {
 			urls = append(urls, u.URL)
 		}
+		if e, ok := err.(interface{ Hidden() error }); ok {
+			urls = urlsIn(e.Hidden(), urls)
+		}
 		if joined, ok := err.(interface{ Unwrap() []error }); ok {
 			for _, err := range joined.Unwrap() {
 				urls = urlsIn(err, urls)
