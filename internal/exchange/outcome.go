@@ -215,24 +215,17 @@ func (l *last) neverProcessed(inner func(error) (fault.Inner, bool)) bool {
 		// There is no record of what the base did before the error.
 		return fault.NeverProcessed(l.err, 0, false, inner)
 	}
-	if fault.Wraps(l.err, errAttemptTimeout) || fault.Wraps(l.err, errDeadline) {
-		return a.NeverSent()
-	}
-	return fault.NeverProcessed(l.err, a.Processable(), a.Sent(), inner)
+	return a.NeverSent() || fault.NeverProcessed(l.err, a.Processable(), a.Sent(), inner)
 }
 
 // unsent reports whether the error of the attempt proves that nothing was sent: there
 // was no connection to send over.
 func (l *last) unsent(inner func(error) (fault.Inner, bool)) bool {
 	a := l.attempt
-	switch {
-	case l.err == nil:
+	if l.err == nil {
 		return false
-	case a != nil && fault.Wraps(l.err, errAttemptTimeout):
-		return a.NeverSent()
-	default:
-		return (a == nil || a.Sends() == 0) && fault.Unsent(l.err, inner)
 	}
+	return a != nil && a.NeverSent() || (a == nil || a.Sends() == 0) && fault.Unsent(l.err, inner)
 }
 
 // refusedByCaller reports whether the caller's own code has refused the server,

@@ -29,17 +29,6 @@ type Inner struct {
 // Reader reads the error of another Transport, if err is one.
 type Reader func(err error) (inner Inner, ok bool)
 
-// Wraps reports whether err is target, or wraps target alone.
-func Wraps(err, target error) bool {
-	for err != nil {
-		if err == target {
-			return true
-		}
-		err = errors.Unwrap(err)
-	}
-	return false
-}
-
 // is reports whether err is, or wraps, one of targets.
 func is(err error, targets ...error) bool {
 	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })

@@ -51,7 +51,7 @@ func TestProof_Hooks(t *testing.T) {
 		timeout time.Duration
 		want    int
 	}{
-		{"asked for, not had", asks(false, lost), time.Minute, 1},
+		{"asked for, not had", asks(false, lost), time.Minute, 2},
 		{"had", asks(true, lost), time.Minute, 1},
 		{"nobody listened", asks(false, lost), 0, 1},
 		{"a base that knows no hooks", play.Err(lost), time.Minute, 1},
@@ -238,34 +238,85 @@ func TestProof_ResentWithoutBody(t *testing.T) {
 	}
 }
 
-// The same errors count as proof with and without a timeout.
+// Without a connection, nothing was sent. Derived attempts know that, whatever the error;
+// of a plain one, the error must say so.
 //
 //retrip:promise P6
-func TestProof_SameWithAndWithoutTimeouts(t *testing.T) {
-	for _, timeout := range []time.Duration{0, time.Hour} {
-		send := func(t *testing.T, base *http.Transport, url string) int {
-			counted := play.Keep(base.RoundTrip)
-			_ = testenv.Try(&retrip.Transport{Policy: timely(timeout), Base: counted}, play.MustRequest(t, "POST", url, strings.NewReader("once")))
-			return counted.Attempts()
-		}
-		play.Bubble(t, fmt.Sprint("TLS handshake that fails, timeout ", timeout), func(t *testing.T) {
-			var dials atomic.Int32
-			base := &http.Transport{DialContext: hangsUp(&dials)}
-			assert.Equal(t, 1, send(t, base, "https://example.com/"))
-			assert.EqualValues(t, 1, dials.Load())
-		})
-		play.Bubble(t, fmt.Sprint("CONNECT that is refused, timeout ", timeout), func(t *testing.T) {
-			refuse, _ := play.Flaky(100, http.StatusBadGateway, nil)
-			s := memhttp.NewServer(t, memhttp.HTTP1, refuse)
-			base := s.Transport()
+func TestProof_NoConnection(t *testing.T) {
+	refuse := func(context.Context, string, string) (net.Conn, error) {
+		return nil, errors.New("the dialer's own words")
+	}
+	var dials atomic.Int32
+	for name, set := range map[string]func(t *testing.T, base *http.Transport){
+		"a TLS handshake fails":   func(_ *testing.T, base *http.Transport) { base.DialContext = hangsUp(&dials) },
+		"the dialer fails":        func(_ *testing.T, base *http.Transport) { base.DialContext = refuse },
+		"the dialer of TLS fails": func(_ *testing.T, base *http.Transport) { base.DialTLSContext = refuse },
+		"a handshake times out": func(_ *testing.T, base *http.Transport) {
+			base.DialContext, base.TLSHandshakeTimeout = silent, time.Second
+		},
+		"the proxy's handshake fails": func(_ *testing.T, base *http.Transport) {
+			base.DialContext = hangsUp(&dials)
+			proxied(base, "https://proxy:1")
+		},
+		"a SOCKS proxy hangs up": func(_ *testing.T, base *http.Transport) {
+			base.DialContext = hangsUp(&dials)
+			proxied(base, "socks5://proxy:1")
+		},
+		"CONNECT is refused": func(t *testing.T, base *http.Transport) {
+			handler, _ := play.Flaky(100, http.StatusBadGateway, nil)
+			s := memhttp.NewServer(t, memhttp.HTTP1, handler)
+			base.DialContext = s.Transport().DialContext
 			proxied(base, s.URL)
-			assert.Equal(t, 1, send(t, base, "https://example.com/"))
+		},
+	} {
+		for kind, body := range kinds {
+			play.Bubble(t, name+"/body "+kind, func(t *testing.T) {
+				good := memhttp.NewServer(t, memhttp.HTTPS, http.HandlerFunc(play.Echo))
+				bad := good.Transport()
+				set(t, bad)
+				next := []http.RoundTripper{bad, good.Transport()}
+				base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+					tr := next[0]
+					next = next[1:]
+					return tr.RoundTrip(r)
+				})
+				_, text := play.Do(t, &retrip.Transport{Base: base, Policy: timely(time.Hour)}, play.MustRequest(t, "POST", good.URL, body()))
+				assert.Equal(t, kind != "none", text == "payload")
+				assert.Empty(t, next)
+			})
+		}
+		play.Bubble(t, name+"/plain", func(t *testing.T) {
+			bad := new(http.Transport)
+			set(t, bad)
+			base := play.Keep(bad.RoundTrip)
+			assert.Error(t, testenv.Try(&retrip.Transport{Base: base, Policy: play.Steady}, play.MustRequest(t, "POST", "https://example.com/", strings.NewReader("once"))))
+			want := 1
+			if strings.HasSuffix(name, "SOCKS proxy hangs up") || strings.HasPrefix(name, "the proxy") {
+				want = 4 // net/http says that it comes from a dial
+			}
+			assert.Equal(t, want, base.Attempts())
 		})
+	}
+}
+
+// silent connects with a server that never says anything.
+func silent(context.Context, string, string) (net.Conn, error) {
+	client, server := net.Pipe()
+	go func() { _, _ = io.Copy(io.Discard, server) }()
+	return client, nil
+}
+
+// A dial error and our own timeout are proof of the same.
+//
+//retrip:promise P6
+func TestProof_Dials(t *testing.T) {
+	for _, timeout := range []time.Duration{0, time.Hour} {
 		play.Bubble(t, fmt.Sprint("dial that fails, timeout ", timeout), func(t *testing.T) {
-			base := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			base := play.Keep((&http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 				return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
-			}}
-			assert.Equal(t, 4, send(t, base, "https://example.com/"))
+			}}).RoundTrip)
+			_ = testenv.Try(&retrip.Transport{Policy: timely(timeout), Base: base}, play.MustRequest(t, "POST", "https://example.com/", strings.NewReader("once")))
+			assert.Equal(t, 4, base.Attempts())
 		})
 	}
 	play.Bubble(t, "our own timeout before there was a connection", func(t *testing.T) {
@@ -381,13 +432,22 @@ func TestProof_GracefulShutdown(t *testing.T) {
 }
 
 // A proxy that refuses CONNECT chooses the text of the error. No such text is
-// proof, and none makes retrip resend at once.
+// proof, as that a derived attempt had no connection is, and none makes retrip resend at
+// once.
 //
 //retrip:promise P6
 func TestProof_TextsOfAProxy(t *testing.T) {
 	for _, cause := range []string{goAwayText, refusedText} {
-		for method, want := range map[string]int32{"POST": 1, "PUT": 4} {
-			play.Bubble(t, cause+"/"+method, func(t *testing.T) {
+		for _, tt := range []struct {
+			method string
+			body   io.Reader
+			want   int32
+		}{
+			{"POST", strings.NewReader("x"), 1},
+			{"POST", play.Stream([]byte("x")), 4},
+			{"PUT", play.Stream([]byte("x")), 4},
+		} {
+			play.Bubble(t, fmt.Sprintf("%s/%s of a %T", cause, tt.method, tt.body), func(t *testing.T) {
 				text := retryBegin + cause + retryEnd
 				l := memhttp.Listen()
 				defer l.Close()
@@ -401,9 +461,9 @@ func TestProof_TextsOfAProxy(t *testing.T) {
 				base := &http.Transport{DialContext: l.Dial}
 				proxied(base, "http://proxy:1")
 				defer base.CloseIdleConnections()
-				_, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.MustRequest(t, method, "https://example.com/", play.Stream([]byte("x"))))
+				_, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.MustRequest(t, tt.method, "https://example.com/", tt.body))
 				assert.ErrorContains(t, err, text)
-				assert.Equal(t, want, asked.Load())
+				assert.Equal(t, tt.want, asked.Load())
 			})
 		}
 	}

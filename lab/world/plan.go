@@ -281,7 +281,7 @@ const (
 	OldDate        // in the format of RFC 850
 	OlderDate      // in the format of asctime
 	Two            // two lines, of which the longest counts
-	Garbage        // nothing that counts
+	Garbage        // what RFC 9110 knows nothing of
 	Millis         // Retry-After-Ms, which counts if the policy knows the dialect
 	RateLimit      // RateLimit fields, likewise
 	Reset          // X-RateLimit-Reset and the like, likewise

@@ -68,7 +68,7 @@ func (c *checker) retry(e event) {
 	if c.r.call.Hints == RefusesHints && errors.Is(e.Err, errCause) {
 		c.breaks("P8", "a retry after the caller's own code has refused an interim response")
 	}
-	if e.Err != nil && e.StatusCode == 0 && !c.r.repeatable(c.p) && !mayProve(e.Err) {
+	if e.Err != nil && e.StatusCode == 0 && !c.r.repeatable(c.p) && !mayProve(e.Err) && (e.Sends > 0 || c.r.hostile) {
 		c.breaks("P6", "a retry of what mustn't be repeated, and its error proves nothing: %v", e.Err)
 	}
 	if errors.Is(e.Err, fault.ErrNothing) {

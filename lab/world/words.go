@@ -47,7 +47,10 @@ func (s Step) say(h http.Header, now time.Time) time.Duration {
 		}
 		return time.Duration(s.Wait) * time.Second
 	case Garbage:
-		h.Set("Retry-After", []string{"-1", "1.5", "soon", "1e3", "+2"}[s.Wait%5])
+		h.Set("Retry-After", []string{"-1", "1.5 seconds", "soon", "1e3", "+2"}[s.Wait%5])
+		if s.Wait%5 == 1 {
+			return 1500 * time.Millisecond
+		}
 	case Millis:
 		h.Set("Retry-After-Ms", seconds+"00")
 	case Reset:
