@@ -46,8 +46,9 @@ type Call struct {
 	pass  breaker.Pass // of the host's breaker
 
 	began time.Duration // instant at which the current wait began
-	took  time.Duration // duration of the last attempt
+	took  time.Duration // the time that the next attempt needs before the deadline
 	paid  int32         // micro-tokens that the last attempt, a retry, took from the host's budget
+	lent  int32         // those of earlier retries that come back if the request ends well
 
 	ticket gate.Ticket // of the host's gates
 
@@ -57,7 +58,10 @@ type Call struct {
 
 	budgeted bool  // the last attempt is a retry that the budget allowed
 	charged  bool  // such a retry has failed
+	asks     bool  // the last attempt only asks again: the answer before it was no failure of the host
+	told     bool  // the last attempt ended in a 503 that named a wait
 	held     uint8 // tokens that the fleet's account was charged for the retry under way
+	owed     uint8 // those of earlier retries that come back if the request ends well
 }
 
 // step returns the step of the backoff that c has reached, from 1.
@@ -125,14 +129,22 @@ func (c *Call) learn(r *Rules, h *host.Record, o *Outcome, a *Action, failed boo
 		a.Wakes = c.giveBack(h)
 		return
 	}
-	if failed {
+	switch {
+	case failed && o.pending():
+		c.asks = true
+	case failed:
 		h.Debt.Fail(r.Budget, c.budgeted, c.charged, o.Timeout)
 		c.charged = c.charged || c.budgeted
 		a.Change |= r.pause(h, o, now)
-	} else {
-		h.Debt.Succeed(r.Budget, c.paid, c.Attempts == 1, r.slow(o))
+	default:
+		if o.Took > 0 && o.Status < 500 && o.Status != http.StatusTooManyRequests {
+			h.Answered(span.Sub(now, o.Took))
+		}
+		h.Debt.Succeed(r.Budget, c.paid+c.lent, c.Attempts == 1, r.slow(o))
+		c.paid, c.lent = 0, 0
 	}
 	c.spent()
+	failed = failed && !o.pending()
 	if r.Gate {
 		if failed && r.refused(o) {
 			var told bool
@@ -161,23 +173,65 @@ func (r *Rules) pause(h *host.Record, o *Outcome, now time.Duration) (change hos
 	if o.RetryAfter <= 0 || !r.pauses(o.Received()) {
 		return 0
 	}
-	word := min(o.RetryAfter, r.MaxWait)
+	word := o.RetryAfter
 	if r.Gate {
 		// MaxWait would let new requests through before the time that the server
 		// asked for.
-		word = min(o.RetryAfter, gate.PauseMost)
+		word = min(word, gate.PauseMost)
+	} else if word > r.MaxWait {
+		// The request gives up. What it asked for may be gone for a day, and the rest
+		// of the host well.
+		return 0
 	}
+	h.Told(now)
 	if h.PauseUntil(span.Add(now, word)) {
 		change = host.Paused
 	}
 	return change
 }
 
-// spent keeps what the last attempt took: it isn't given back.
-func (c *Call) spent() { c.paid, c.budgeted = 0, false }
+// pausedFor returns how long the pause of h holds back c. Whoever wasn't told to wait waits
+// only until the host is seen to answer.
+func (c *Call) pausedFor(h *host.Record, now time.Duration) time.Duration {
+	if c.told {
+		return h.PausedFor(now)
+	}
+	return h.DoubtedFor(now)
+}
+
+// pending reports whether o, which is retried, is the answer of a host that is well, such
+// as the 202 of a job that isn't done.
+func (o *Outcome) pending() bool { return o.Status > 0 && o.Status < 400 }
+
+// asksAgain reports whether a retry after o repeats a question rather than a request that
+// has failed. What it costs comes back if the request ends well.
+func (o *Outcome) asksAgain() bool {
+	return o.Status > 0 && o.Status < 500 && o.Status != http.StatusTooManyRequests && o.Status != http.StatusRequestTimeout
+}
+
+// room returns how much time the attempt after o needs before the deadline: as long as the
+// last one took. An attempt that hung predicts nothing, unless retries fail too.
+func (o *Outcome) room(h *host.Record) time.Duration {
+	if o.Received() == 0 && o.Took >= hang && h.Debt.Row == 0 {
+		return o.Took / 10
+	}
+	return o.Took
+}
+
+// hang is the shortest attempt without an answer that counts as one that hung. With
+// shorter timeouts, an attempt more at a server under load costs more than it wins.
+const hang = time.Second / 2
+
+// spent keeps what the last attempt took: it isn't given back, or only at the end.
+func (c *Call) spent() {
+	if c.asks {
+		c.lent += c.paid
+	}
+	c.paid, c.budgeted = 0, false
+}
 
 // TimeLeft returns how long a wait that begins now may last and still leave
-// time before the deadline for an attempt as long as the last one.
+// time before the deadline for another attempt.
 func (c *Call) TimeLeft(now time.Duration) time.Duration {
 	if c.Deadline == 0 {
 		return math.MaxInt64

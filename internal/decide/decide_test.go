@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/budget"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/lend"
@@ -155,7 +157,7 @@ func TestNext_Order(t *testing.T) {
 		{"body not replayable", decide.BodyNotReplayable, func(_ *testing.T, s *situation) { s.outcome.Replay = false }},
 		{"wait too long", decide.WaitTooLong, func(_ *testing.T, s *situation) { s.outcome.RetryAfter = time.Minute }},
 		{"host paused", decide.HostPaused, func(t *testing.T, s *situation) { play.Pause(t, &s.host, 50*time.Second, now-time.Second) }},
-		{"deadline", decide.Deadline, func(_ *testing.T, s *situation) { s.call.Deadline, s.outcome.Took = now+time.Second, 2*time.Second }},
+		{"deadline", decide.Deadline, func(_ *testing.T, s *situation) { s.call.Deadline, s.outcome.Took = now+time.Second, 20*time.Second }},
 		{"breaker open", decide.BreakerOpen, func(_ *testing.T, s *situation) { play.Fail(&s.host, opener, now-time.Second) }},
 		{"budget exhausted", decide.BudgetExhausted, func(t *testing.T, s *situation) { play.Drain(t, &s.host, now-time.Second) }},
 		{"nothing", decide.Error, func(*testing.T, *situation) {}},
@@ -216,8 +218,8 @@ func TestNext_HostPaused(t *testing.T) {
 	}
 }
 
-// Only a 503 applies to the whole host. Its Retry-After counts up to MaxWait,
-// and a pause is never shortened.
+// Only a 503 applies to the whole host, unless its Retry-After exceeds MaxWait. A pause is
+// never shortened.
 //
 //retrip:promise P9
 func TestNext_Pauses(t *testing.T) {
@@ -238,7 +240,9 @@ func TestNext_Pauses(t *testing.T) {
 		{0, 503, 5 * s, 5 * s},
 		{1 * s, 503, 2 * s, 4 * s},
 		{1 * s, 503, 6 * s, 6 * s},
-		{2 * s, 503, time.Hour, 30 * s},
+		{2 * s, 503, 30*s + 1, 5 * s},
+		{2 * s, 503, 30 * s, 30 * s},
+		{3 * s, 503, time.Hour, 29 * s},
 		{31 * s, 200, 0, 1 * s},
 		{33 * s, 200, 0, 0},
 	}
@@ -326,4 +330,60 @@ func ExampleCall_Step() {
 	// Output:
 	// 2 s left: answer true, deadline
 	// 6 s left: sleep true, server_error, for 5 to 6 s: true
+}
+
+// What a retry costs comes back at the end if the answer before it was no failure of the
+// host. A request whose body breaks after that gets nothing back twice.
+func TestStep_AsksAgain(t *testing.T) {
+	const none, half = 0, budget.RetryCost
+	r := play.Rules(t, retrip.Policy{MaxAttempts: 5})
+	for _, tt := range []struct {
+		statuses []int
+		owes     int64 // after each of them
+		at       int64 // the end
+	}{
+		{[]int{200}, none, none},
+		{[]int{302}, none, none},
+		{[]int{409}, half, none},
+		{[]int{400, 425, 409}, half, none},
+		{[]int{499}, half, none},
+		{[]int{408, 409}, half, half},
+		{[]int{429, 409}, half, half},
+		{[]int{503, 409}, half, half},
+		{[]int{503, 202}, half, none},
+		{[]int{409, 503}, half, none},
+		{[]int{409, 202, 409}, 2 * half, none},
+	} {
+		var h host.Record
+		c := decide.Call{Account: 100}
+		step := func(e decide.Event) (a decide.Action) {
+			c.Step(r.Rules, &h, &e, &a, time.Hour, play.Lowest)
+			return a
+		}
+		step(decide.Event{})
+		charged := 0.0
+		end := func(status int, verdict decide.Verdict) decide.Action {
+			o := play.Repeatable(status)
+			o.Verdict = verdict
+			a := step(decide.Event{Kind: decide.Ended, Outcome: o})
+			charged += a.Tokens
+			return a
+		}
+		for _, status := range tt.statuses {
+			a := end(status, decide.Retryable)
+			if a.Do == decide.Ask {
+				a = step(decide.Event{Kind: decide.Heard, Known: true, Level: 100})
+			}
+			require.Equal(t, decide.Sleep, a.Do, "%v", tt.statuses)
+			charged += step(decide.Event{Kind: decide.Due}).Tokens
+		}
+		assert.Equal(t, tt.owes, h.Debt.Missing(), "%v", tt.statuses)
+		end(200, decide.ByRule)
+		assert.Equal(t, tt.at, h.Debt.Missing(), "%v", tt.statuses)
+		account := charged
+		h.Debt.Spend(r.Budget, false, false)
+		end(200, decide.ByRule)
+		assert.Equal(t, tt.at+half, h.Debt.Missing(), "%v", tt.statuses)
+		assert.Equal(t, account, charged, "%v", tt.statuses)
+	}
 }

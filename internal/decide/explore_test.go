@@ -80,8 +80,10 @@ type explorer struct {
 	now    time.Duration
 	calls  [3]traveler
 	begun  int
-	told   time.Duration // nothing may be sent before, by a word of the server to all
-	probed time.Duration // when the last probe was sent
+	told   time.Duration    // nothing may be sent before, by a word of the server to all
+	words  [2]time.Duration // when the last two of them came
+	well   time.Duration    // when the last good answer came
+	probed time.Duration    // when the last probe was sent
 }
 
 // traveler is a request, and what it has taken.
@@ -100,6 +102,7 @@ func (c *traveler) over() bool { return c.Do >= decide.Answer }
 // explore tries all that may follow the events so far.
 func (w *explorer) explore(depth int) {
 	w.h, w.now, w.begun, w.told, w.calls = host.Record{}, 1, 0, 0, [3]traveler{}
+	w.words, w.well = [2]time.Duration{}, 0
 	for _, e := range w.path {
 		w.step(e)
 	}
@@ -222,12 +225,14 @@ func (w *explorer) pays(c *traveler, e *choice, missing, gave int64) {
 	}
 	w.must(c.Tokens == charged, "the account gets what is left")
 	w.must(!c.Pays || w.account > 0 && c.sends == 1 && o.Status == 200, "a success pays the account")
-	if word := w.now + o.RetryAfter; failed && o.RetryAfter > 0 {
-		if c.told = word; !w.rules.Gate {
-			word = w.now + min(o.RetryAfter, w.policy.MaxWait)
-		}
-		if w.rules.Gate || o.Status == 503 {
+	switch word := w.now + o.RetryAfter; {
+	case e.kind == decide.Ended && o.Status == 200:
+		w.well = w.now
+	case failed && o.RetryAfter > 0:
+		c.told = word
+		if w.rules.Gate || o.Status == 503 && o.RetryAfter <= w.policy.MaxWait {
 			w.told = max(w.told, word)
+			w.words = [2]time.Duration{w.now, w.words[0]}
 		}
 	}
 }
@@ -237,7 +242,8 @@ func (w *explorer) sends(c *traveler) {
 	c.sends++
 	c.sent = w.now
 	w.must(c.sends == c.Attempts && c.sends <= w.rules.MaxAttempts, "at most MaxAttempts")
-	w.must(w.now >= c.told && (w.now >= w.told || c.sends == 1 && !w.rules.Gate), "not before the server's word")
+	lifted := !w.rules.Gate && (c.sends == 1 || c.told == 0 && w.well > w.words[1])
+	w.must(w.now >= c.told && (w.now >= w.told || lifted), "not before the server's word")
 	w.must(c.Deadline == 0 || w.now <= c.Deadline, "not after the deadline")
 	state := breaker.Closed
 	if w.h.Guards != nil {

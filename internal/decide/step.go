@@ -163,7 +163,7 @@ var gateReasons = [...]Reason{gate.TooLong: WaitTooLong, gate.Paused: HostPaused
 
 // obeyPause waits on if the host has asked for more time during the wait.
 func (c *Call) obeyPause(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
-	paused := h.PausedFor(now)
+	paused := c.pausedFor(h, now)
 	if paused == 0 {
 		return
 	}
@@ -193,7 +193,8 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 	if h == nil {
 		return
 	}
-	paused := h.PausedFor(now)
+	c.told = o.RetryAfter > 0 && r.pauses(o.Received())
+	paused := c.pausedFor(h, now)
 	c.learn(r, h, o, a, failed, now, draw)
 	if !failed {
 		return
@@ -201,7 +202,7 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 	if a.Reason = c.final(r, o); a.Reason != None {
 		return
 	}
-	c.took = o.Took
+	c.took = o.room(h)
 	c.retry = retry{reason: o.Why()}
 	if a.Reason = c.plan(r, h, o, paused, now, draw); a.Reason != None {
 		return
@@ -213,7 +214,7 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 		c.Wait = c.retry.wait
 	}
 	c.began = now
-	if c.Account == 0 || c.retry.queues && o.Received() == http.StatusTooManyRequests {
+	if c.Account == 0 || c.retry.queues && o.Received() == http.StatusTooManyRequests || o.pending() {
 		c.goOn(a, 0)
 		return
 	}
@@ -228,8 +229,13 @@ func (c *Call) settle(h *host.Record, o *Outcome, a *Action, failed bool) {
 	held := c.held
 	a.Tokens, c.held = account.Back(held, !failed), 0
 	if failed {
+		if held > 0 && (c.asks || o.pending()) {
+			c.owed += account.Cost
+		}
 		return
 	}
+	a.Tokens += float64(c.owed)
+	c.owed = 0
 	if h != nil && (o.Status != 0 || held > 0) {
 		// Even if the policy takes no part in the account: an earlier one may have
 		// charged it.
@@ -312,6 +318,9 @@ func (c *Call) plan(r *Rules, h *host.Record, o *Outcome, paused, now time.Durat
 func (c *Call) pay(r *Rules, h *host.Record, o *Outcome, now time.Duration) Reason {
 	if r.Breaker != nil && h.Guards.Breaker.Refuses(span.Add(now, c.retry.wait)) {
 		return BreakerOpen
+	}
+	if c.asks = o.asksAgain(); o.pending() {
+		return None
 	}
 	if r.Gate && o.Received() == http.StatusTooManyRequests {
 		// A 429 costs nothing at a gate: the gate has already slowed down all further

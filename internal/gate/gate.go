@@ -290,7 +290,7 @@ func (g *gate) refuse(c *Ticket, word, now time.Duration, epoch uint32, draw uin
 		g.begin(word, now)
 	}
 	news := current && g.fresh || word == 0 && g.pace.free && g.pace.good > 0
-	turned := g.pace.judge(news, max(word, g.planned), now)
+	turned := g.pace.judge(news, max(word, g.planned), g.took, now)
 	if c.Alone = word == 0 && g.pace.free; c.Alone {
 		if probe {
 			g.probe = probeDue

@@ -127,19 +127,20 @@ func (p *pace) restart(pause time.Duration) {
 // judge counts a refusal. If it is news, it may end an interval; judge then decides
 // whether the pace rules or is free, and reports whether it has set another. A ruling
 // pace isn't judged by other refusals: those of probes, and of requests sent earlier.
-func (p *pace) judge(news bool, pause, now time.Duration) bool {
+func (p *pace) judge(news bool, pause, usual, now time.Duration) bool {
 	if news || p.free {
 		p.bad++
 	}
 	took, n := span.Sub(now, p.from), p.good+p.bad
-	if !news || took < max(pause, gapLow) || n < ruledInterval || p.free && (n < freeInterval || took < leastInterval) {
+	if !news || took < max(pause, gapLow) || n < ruledInterval || p.free && (n < freeInterval || took < max(leastInterval, 4*usual)) {
 		return false
 	}
 	share, rate, best := p.bad/n, p.good/took.Seconds(), p.best
+	sure := (p.bad - math.Sqrt(p.bad)) / n
 	p.from, p.good, p.bad, p.best = now, 0, 0, max(rate, best)
 	rested := now >= p.until || share > max(0.5, min(2*p.was, (1+p.was)/2))
 	switch {
-	case p.free && rested && (share > much || pause > longPause):
+	case p.free && rested && (sure > much || pause > longPause):
 		p.best, p.could = rate, rate
 		p.bound(rate, max(rate, min(p.low, firstTop*rate)))
 	case !p.free && (rate < gone*p.could || share > max(few, helps*p.was) && (p.was < most || rate < lost*p.could)):

@@ -31,8 +31,10 @@ type Record struct {
 	Charged bool        // a retry has been charged to the fleet's account, and nothing has succeeded since
 	Guards  *Guards     // nil until a breaker or a gate needs it
 
-	paused atomic.Int64 // instant at which the pause ends that the host asked for; 0: it never did
-	table  *Table       // counts the gates of keys of all its hosts; nil: this host counts its own
+	paused atomic.Int64  // instant at which the pause ends that the host asked for; 0: it never did
+	told   time.Duration // instant of the word since which the host is in doubt
+	proof  proof         // what good answers say about the pause
+	table  *Table        // counts the gates of keys of all its hosts; nil: this host counts its own
 }
 
 // Guards are the breaker and the gates of a host, which few hosts need.
@@ -109,6 +111,43 @@ func (s *Record) PauseUntil(until time.Duration) bool {
 	}
 	s.paused.Store(cmp.Or(int64(until), 1))
 	return true
+}
+
+// proof is what good answers say about the pause of a host.
+type proof uint8
+
+const (
+	doubt  proof = iota // none has come: the pause may be that of the whole host
+	before              // some came before the last word, and after the one before it
+	since               // some have come since the last word
+)
+
+// Told records at the instant now a word that pauses the host. The caller must hold the
+// lock.
+func (s *Record) Told(now time.Duration) {
+	if s.proof == since && s.PausedFor(now) > 0 {
+		s.proof = before
+		return
+	}
+	s.told, s.proof = now, doubt
+}
+
+// Answered records a good answer to an attempt that began at the instant began. The caller
+// must hold the lock.
+func (s *Record) Answered(began time.Duration) {
+	if s.paused.Load() != 0 && began >= s.told {
+		s.proof = since
+	}
+}
+
+// DoubtedFor returns how much longer the pause holds back requests to which the host has
+// not named a wait: not at all while it also gives good answers. The caller must hold the
+// lock.
+func (s *Record) DoubtedFor(now time.Duration) time.Duration {
+	if s.proof != doubt {
+		return 0
+	}
+	return s.PausedFor(now)
 }
 
 // Healed reports whether s holds back no request, its breaker counts no failure, and

@@ -130,6 +130,10 @@ func TestRefusals_AnyServer(t *testing.T) {
 			if random.IntN(2) == 0 {
 				m.Workers, m.Rate = 0, math.Exp(random.Float64()*5-2) // per second, 0.14 to 20
 			}
+			if random.IntN(2) == 0 {
+				m.Service = time.Duration(math.Exp(random.Float64()*8) * 1e6) // 1 ms to 3 s
+				m.Exponential = random.IntN(2) == 0
+			}
 			neverMuchWorse(t, m, .5)
 		})
 	}

@@ -217,12 +217,15 @@ func (r *run) happen(e event) {
 		r.ended(e.who, decide.Outcome{Status: http.StatusOK})
 	case happensBad:
 		o := decide.Outcome{Status: http.StatusServiceUnavailable}
-		if r.troubled() {
+		switch {
+		case q.broken:
+			o.RetryAfter = r.Backend.BrokenRetryAfter
+		case r.troubled():
 			o.RetryAfter = r.Trigger.RetryAfter
 		}
 		r.ended(e.who, o)
 	case happensRefused:
-		r.ended(e.who, decide.Outcome{Status: http.StatusServiceUnavailable})
+		r.ended(e.who, decide.Outcome{Status: http.StatusServiceUnavailable, RetryAfter: r.Backend.RetryAfter})
 	}
 }
 

@@ -207,9 +207,11 @@ type Backend struct {
 	// FailureRate is the share of requests that the backend answers with 503
 	// regardless of load, 0 to 1. BrokenShare of the requests go to a broken route:
 	// all their attempts fail with 503, or without an answer if BrokenSilent is set.
-	FailureRate  float64
-	BrokenShare  float64
-	BrokenSilent bool
+	FailureRate      float64
+	BrokenShare      float64
+	BrokenSilent     bool
+	BrokenRetryAfter time.Duration // of the answers of the broken route; 0 for none
+	RetryAfter       time.Duration // of the answers of a full queue; 0 for none
 
 	// Instances is how many servers share the name, each with its own workers
 	// and queue. Each attempt goes to a random instance, or to the one with fewer
