@@ -101,6 +101,16 @@ func overloads(add addFigure) {
 		add(s, "no-retries", recoverySeconds, about(1, 1), "1 s")
 	}
 
+	// With a deadline, what hangs is tried once more.
+	for i, clients := range []int{100, 1000, 10_000} {
+		s := of(Overload(), clients)
+		s.Backend.Queue, s.Horizon = 5000, 150*time.Second
+		s.Fleet.Timeout, s.Policy.Retry.Deadline = time.Second, 1500*time.Millisecond
+		add(s, "no-retries", recoverySeconds, about(10, 2), "10 s, deadline of 1.5 timeouts")
+		add(s, "retrip", recoverySeconds, about([]float64{11, 14, 30}[i], 2), "10 s, deadline of 1.5 timeouts")
+		add(s, "account", recoverySeconds, about(11, 2), "10 s, deadline of 1.5 timeouts")
+	}
+
 	// Variations that could break a rule tuned on one model.
 	unequal, late, surge, drops := Overload(), Overload(), Overload(), Overload()
 	unequal.Fleet.Unequal = true
@@ -225,6 +235,18 @@ func faults(add addFigure) {
 	silent := Faults(0.1)
 	silent.Backend.BrokenShare, silent.Backend.BrokenSilent = 0.2, true
 	add(silent, "retrip", alive, atLeast(99.5), "10 %% fail, and 20 %% go to a route that times out: success of the others")
+	for word, least := range map[time.Duration]float64{24 * time.Hour: 99.97, 10 * time.Second: 99.9, 2 * time.Second: 99.95} {
+		s := Faults(0.03)
+		s.Backend.BrokenShare, s.Backend.BrokenRetryAfter = 0.01, word
+		s.Policy.Retry.Deadline = 5 * time.Second
+		add(s, "retrip", alive, atLeast(least), "3 %% fail, and 1 %% go to a broken route with a Retry-After of %v: success of the others", word)
+	}
+	for share, least := range map[float64]float64{0.01: 99.9, 0.05: 99.5, 0.2: 95} {
+		s := Faults(share)
+		s.Backend.Silent, s.Fleet.Timeout = true, 5*time.Second
+		s.Policy.Retry.Deadline = 9500 * time.Millisecond
+		add(s, "retrip", success, atLeast(least), "%v hang for 5 s, with a deadline of 9.5 s: success", share)
+	}
 
 	alone := of(Faults(1), 1)
 	alone.Arrivals.Count, alone.Policy.Retry.MaxAttempts = 1, 10
