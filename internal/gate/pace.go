@@ -136,11 +136,13 @@ func (p *pace) judge(news bool, pause, usual, now time.Duration) bool {
 		return false
 	}
 	share, rate, best := p.bad/n, p.good/took.Seconds(), p.best
-	sure := (p.bad - math.Sqrt(p.bad)) / n
-	p.from, p.good, p.bad, p.best = now, 0, 0, max(rate, best)
 	rested := now >= p.until || share > max(0.5, min(2*p.was, (1+p.was)/2))
+	if p.free && pause <= longPause {
+		share -= math.Sqrt(p.bad) / n // that much may be chance
+	}
+	p.from, p.good, p.bad, p.best = now, 0, 0, max(rate, best)
 	switch {
-	case p.free && rested && (sure > much || pause > longPause):
+	case p.free && rested && (share > much || pause > longPause):
 		p.best, p.could = rate, rate
 		p.bound(rate, max(rate, min(p.low, firstTop*rate)))
 	case !p.free && (rate < gone*p.could || share > max(few, helps*p.was) && (p.was < most || rate < lost*p.could)):
