@@ -377,13 +377,13 @@ func TestStep_AsksAgain(t *testing.T) {
 			require.Equal(t, decide.Sleep, a.Do, "%v", tt.statuses)
 			charged += step(decide.Event{Kind: decide.Due}).Tokens
 		}
-		assert.Equal(t, tt.owes, h.Debt.Missing(), "%v", tt.statuses)
+		assert.Equal(t, tt.owes, h.Debt.Missing, "%v", tt.statuses)
 		end(200, decide.ByRule)
-		assert.Equal(t, tt.at, h.Debt.Missing(), "%v", tt.statuses)
+		assert.Equal(t, tt.at, h.Debt.Missing, "%v", tt.statuses)
 		account := charged
 		h.Debt.Spend(r.Budget, false, false)
 		end(200, decide.ByRule)
-		assert.Equal(t, tt.at+half, h.Debt.Missing(), "%v", tt.statuses)
+		assert.Equal(t, tt.at+half, h.Debt.Missing, "%v", tt.statuses)
 		assert.Equal(t, account, charged, "%v", tt.statuses)
 	}
 }
