@@ -403,7 +403,7 @@ func TestHedge_Skips(t *testing.T) {
 		prepare func(*testing.T, *retrip.Transport, *hedgeBase)
 	}{
 		"tokens": {retrip.Policy{Backoff: now, MaxAttempts: 2, Budget: 1}, fail(2, 503, nil)},
-		"paused": {retrip.Policy{MaxAttempts: 2, MaxWait: time.Second}, fail(1, 503, http.Header{"Retry-After": {"3"}})},
+		"paused": {retrip.Policy{MaxAttempts: 2, MaxWait: 3 * time.Second, Deadline: time.Second}, fail(1, 503, http.Header{"Retry-After": {"3"}})},
 		"gate": {retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, Budget: retrip.Off}, func(t *testing.T, tr *retrip.Transport, base *hedgeBase) {
 			fail(1, 429, http.Header{"Retry-After": {"1"}})(t, tr, base)
 		}},

@@ -39,12 +39,12 @@ func TestMetrics_Counts(t *testing.T) {
 		cancel()
 		run("a.com", "GET", play.Steady, t.Context(), play.Reply(200))
 		run("b.com", "GET", play.Steady, t.Context(), play.Reply(404))
-		run("c.com", "GET", play.Steady, t.Context(), play.Reply(503), play.Reply(429, "Retry-After: 3"), play.Err(reset), play.Reply(201))
+		run("c.com", "GET", play.Steady, t.Context(), play.Reply(503, "Retry-After: 3"), play.Reply(429, "Retry-After: 3"), play.Err(reset), play.Reply(201))
 		run("d.com", "POST", play.Steady, t.Context(), play.Reply(503))
 		run("e.com", "GET", play.With(func(p *retrip.Policy) { p.AttemptTimeout = time.Second }), t.Context(), play.Hang)
 		run("f.com", "GET", play.Steady, t.Context(), play.Err(http.ErrSchemeMismatch))
 		run("g.com", "GET", play.Steady, canceled, play.Reply(200))
-		run("h.com", "GET", play.Steady, t.Context(), play.Reply(503, "Retry-After: 31"))
+		run("h.com", "GET", play.Steady, t.Context(), play.Reply(503, "Retry-After: 31")) // pauses nobody
 		run("x.example.com", "GET", play.Steady, t.Context(), play.Reply(500))
 		run("i.com", "GET", play.Steady, t.Context(), play.Reply(302), play.Reply(200))
 		run("j.com", "GET", play.Steady, t.Context(), func(*http.Request) (*http.Response, error) { return &http.Response{StatusCode: 999}, nil })
@@ -79,8 +79,8 @@ func TestMetrics_Counts(t *testing.T) {
 			"retries_total{default,timeout} 3",
 			"unattempted_requests_total{default} 1",
 			"wait_seconds{*.example.com,backoff} 1",
-			"wait_seconds{default,backoff} 5",
-			"wait_seconds{default,server} 1",
+			"wait_seconds{default,backoff} 4",
+			"wait_seconds{default,server} 2",
 		}, counted(t, m))
 		reg := prometheus.NewPedanticRegistry()
 		reg.MustRegister(m)

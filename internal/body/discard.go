@@ -80,7 +80,7 @@ func (d drained) Close() error {
 
 // drain reads up to the maximum number of bytes of the body and closes it.
 func (d *discarded) drain() {
-	defer d.Close()
+	defer d.Close() //nolint:errcheck // nobody could do anything about it
 	buffer := drainBuffers.Get().(*[8 << 10]byte)
 	defer drainBuffers.Put(buffer)
 	idle := 0 // Reads in a row without a byte
@@ -152,7 +152,7 @@ func (w *drainWatch) Ring(*alarm.Alarm) {
 	case <-w.ends:
 		return
 	}
-	w.Close()
+	_ = w.Close()
 }
 
 // end tells the watcher that the drain has ended.

@@ -130,7 +130,7 @@ func (c *Call) learn(r *Rules, h *host.Record, o *Outcome, a *Action, failed boo
 		return
 	}
 	switch {
-	case failed && o.pending():
+	case failed && o.Pending():
 		c.asks = true
 	case failed:
 		h.Debt.Fail(r.Budget, c.budgeted, c.charged, o.Timeout)
@@ -144,7 +144,7 @@ func (c *Call) learn(r *Rules, h *host.Record, o *Outcome, a *Action, failed boo
 		c.paid, c.lent = 0, 0
 	}
 	c.spent()
-	failed = failed && !o.pending()
+	failed = failed && !o.Pending()
 	if r.Gate {
 		if failed && r.refused(o) {
 			var told bool
@@ -199,9 +199,9 @@ func (c *Call) pausedFor(h *host.Record, now time.Duration) time.Duration {
 	return h.DoubtedFor(now)
 }
 
-// pending reports whether o, which is retried, is the answer of a host that is well, such
+// Pending reports whether o, which is retried, is the answer of a host that is well, such
 // as the 202 of a job that isn't done.
-func (o *Outcome) pending() bool { return o.Status > 0 && o.Status < 400 }
+func (o *Outcome) Pending() bool { return o.Status > 0 && o.Status < 400 }
 
 // asksAgain reports whether a retry after o repeats a question rather than a request that
 // has failed. What it costs comes back if the request ends well.

@@ -39,15 +39,16 @@ const (
 
 // Action is what to do next, and what to report of it.
 type Action struct {
-	Do     Deed
-	AtGate bool          // of Sleep: the wait also ends when [host.Record.Woken] returns Call.Waiter
-	Again  bool          // of Ask: the account has allowed the retry before a long wait
-	Wakes  bool          // other calls must ask again now: those that [host.Record.Woken] returns
-	Pays   bool          // the account gets what a success without a retry pays
-	Reason Reason        // of a retry, with the Ask, Sleep or Queue that follows its attempt; or why there is none
-	Change host.Change   // of the host's state
-	Wait   time.Duration // of Sleep, the longest for as long as nothing wakes the call; of Queue and Ask, an estimate
-	Tokens float64       // to add to the fleet's account now
+	Do         Deed
+	AtGate     bool          // of Sleep: the wait also ends when [host.Record.Woken] returns Call.Waiter
+	Again      bool          // of Ask: the account has allowed the retry before a long wait
+	Wakes      bool          // other calls must ask again now: those that [host.Record.Woken] returns
+	Pays       bool          // the account gets what a success without a retry pays
+	Reason     Reason        // of a retry, with the Ask, Sleep or Queue that follows its attempt; or why there is none
+	Change     host.Change   // of the host's state
+	Wait       time.Duration // of Sleep, the longest for as long as nothing wakes the call; of Queue and Ask, an estimate
+	FromServer bool          // of a retry: the server has asked for its wait
+	Tokens     float64       // to add to the fleet's account now
 }
 
 // Deed is what to do. The events that may follow are in brackets.
@@ -213,8 +214,9 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 	if !c.retry.queues {
 		c.Wait = c.retry.wait
 	}
+	a.FromServer = o.RetryAfter > 0 || paused > 0
 	c.began = now
-	if c.Account == 0 || c.retry.queues && o.Received() == http.StatusTooManyRequests || o.pending() {
+	if c.Account == 0 || c.retry.queues && o.Received() == http.StatusTooManyRequests || o.Pending() {
 		c.goOn(a, 0)
 		return
 	}
@@ -229,7 +231,7 @@ func (c *Call) settle(h *host.Record, o *Outcome, a *Action, failed bool) {
 	held := c.held
 	a.Tokens, c.held = account.Back(held, !failed), 0
 	if failed {
-		if held > 0 && (c.asks || o.pending()) {
+		if held > 0 && (c.asks || o.Pending()) {
 			c.owed += account.Cost
 		}
 		return
@@ -316,10 +318,10 @@ func (c *Call) plan(r *Rules, h *host.Record, o *Outcome, paused, now time.Durat
 // pay asks the breaker whether it will allow the retry, and takes the tokens for it from
 // the host's budget.
 func (c *Call) pay(r *Rules, h *host.Record, o *Outcome, now time.Duration) Reason {
-	if r.Breaker != nil && h.Guards.Breaker.Refuses(span.Add(now, c.retry.wait)) {
+	if r.Breaker != nil && h.Guards != nil && h.Guards.Breaker.Refuses(span.Add(now, c.retry.wait)) {
 		return BreakerOpen
 	}
-	if c.asks = o.asksAgain(); o.pending() {
+	if c.asks = o.asksAgain(); o.Pending() {
 		return None
 	}
 	if r.Gate && o.Received() == http.StatusTooManyRequests {

@@ -138,7 +138,7 @@ func parseDecimal(s string, unit time.Duration) (time.Duration, bool) {
 	if part += below; n > most || n == most && part > 0 {
 		return math.MaxInt64, true
 	}
-	return n*unit + part, true
+	return n*unit + part, true //nolint:durationcheck // n is a count
 }
 
 // until returns the time from now to the instant at, which the server of h has named,

@@ -61,7 +61,7 @@ func (x *exchange) join() {
 		return
 	}
 	d := &download{env: x.env, r: x.r, asked: x.asked, req: x.req, http2: x.last.resp.ProtoMajor > 1, attempts: x.call.Attempts, last: -1}
-	if x.timed() {
+	if x.last.began != 0 {
 		// The host may have been overloaded.
 		d.usual = min(x.env.now()-x.last.began, x.r.turns().Slow/3*4)
 	}

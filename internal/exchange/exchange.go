@@ -267,11 +267,11 @@ func (x *exchange) weigh() {
 	if x.host == nil {
 		return
 	}
-	if failed {
+	if failed && !o.Pending() {
 		x.how = x.describe()
 		x.host.FailsAt(x.last.decided, x.how)
 	}
-	if x.timed() {
+	if x.last.began != 0 {
 		o.Took = x.last.decided - x.last.began
 	}
 	// note ends the hold, once it is decided whether there is another attempt.
@@ -291,7 +291,7 @@ func (x *exchange) note(now time.Duration) {
 			x.host.GaveUp.Store(uint32(a.Reason))
 			a.Change |= host.Emptied
 		}
-		x.told.fromServer = a.Do != decide.Answer && a.Wait > 0 && (o.RetryAfter > 0 || x.host.PausedFor(now) > 0)
+		x.told.fromServer = a.FromServer && a.Do != decide.Answer && a.Wait > 0
 	}
 	if o.Canceled {
 		// What the server said holds for others, though the caller has gone.

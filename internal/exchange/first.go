@@ -42,7 +42,7 @@ type first struct {
 	idempotent bool
 	resp       *http.Response
 	err        error
-	began      time.Time // if the caller has a deadline
+	began      time.Time // if that matters
 }
 
 // suffices makes the attempt, and reports whether nothing but the number of answers
@@ -67,7 +67,7 @@ func (f *first) suffices(env *Env, r *Rules, req *http.Request) bool {
 //
 //go:noinline
 func (f *first) sendPlain(env *Env, r *Rules, req *http.Request) {
-	if _, ok := req.Context().Deadline(); ok {
+	if _, ok := req.Context().Deadline(); ok || env.Hosts.Some() {
 		f.began = time.Now()
 	}
 	f.made = true
@@ -116,7 +116,7 @@ func (x *exchange) resume(f *first) {
 	x.started, x.idempotent, x.call.Attempts = f.began, f.idempotent, 1
 	x.last.resp, x.last.err = f.resp, f.err
 	x.told.attempted, x.told.pending = true, true
-	if x.timed() {
+	if !f.began.IsZero() {
 		x.last.began = x.beginning()
 	}
 }

@@ -233,11 +233,13 @@ func (j *journey) ending(reason decide.Reason) int {
 	switch {
 	case reason == decide.Canceled:
 		return meter.GaveIn
+	case reason != decide.None && j.event.Outcome.Pending():
+		return meter.Answered
 	case reason != decide.None:
 		return meter.GaveUp
 	case j.last.failure() != nil:
 		return meter.Failed
-	case j.call.Attempts > 1 && !(j.call.Hedged && j.call.Attempts == 2):
+	case j.how != (host.Failure{}):
 		return meter.Recovered
 	default:
 		return meter.Answered

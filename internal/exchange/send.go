@@ -87,9 +87,9 @@ func (x *exchange) use(base http.RoundTripper, req *http.Request) {
 // that is the first reading of the clock: nothing has waited since.
 func (p *place) beginning() time.Duration {
 	if p.call.Attempts == 1 && p.host == nil {
-		return p.env.instant(p.start())
+		return max(1, p.env.instant(p.start()))
 	}
-	return p.now()
+	return max(1, p.now())
 }
 
 // isNetHTTP reports whether base is a transport of net/http.
@@ -101,8 +101,9 @@ func isNetHTTP(base http.RoundTripper) bool {
 	return false
 }
 
-// timed reports whether the duration of an attempt matters.
-func (j *journey) timed() bool { return j.call.Deadline != 0 || j.r.Timed }
+// timed reports whether the duration of an attempt matters: to a time limit, or because a
+// good answer to an attempt that began after a pause says that other requests needn't wait.
+func (j *journey) timed() bool { return j.call.Deadline != 0 || j.r.Timed || j.env.Hosts.Some() }
 
 // derives reports whether the next attempt needs a request of its own.
 func (x *exchange) derives() bool {
