@@ -21,7 +21,8 @@ type Reason string
 const (
 	ReasonServerError Reason = "server_error" // a 5xx response
 	ReasonThrottled   Reason = "throttled"    // a 429 response
-	ReasonStatus      Reason = "status"       // another response that the policy marks as retryable
+	ReasonStatus      Reason = "status"       // another 4xx that the policy marks as retryable
+	ReasonPending     Reason = "pending"      // such a response below 400, which is no failure
 	ReasonTimeout     Reason = "timeout"      // the attempt timed out
 	ReasonError       Reason = "error"        // any other error
 )

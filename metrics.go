@@ -283,7 +283,7 @@ func (m *Metrics) collect(ch chan<- prometheus.Metric, p *meter.Policy, sum *[me
 }
 
 var (
-	retryReasons  = []Reason{ReasonServerError, ReasonThrottled, ReasonStatus, ReasonTimeout, ReasonError, ReasonHiddenSends}
+	retryReasons  = []Reason{ReasonServerError, ReasonThrottled, ReasonStatus, ReasonPending, ReasonTimeout, ReasonError, ReasonHiddenSends}
 	giveUpReasons = []Reason{ReasonMaxAttempts, ReasonNotIdempotent, ReasonBodyNotReplayable, ReasonRetryForbidden, ReasonWaitTooLong, ReasonHostPaused,
 		ReasonDeadline, ReasonBreakerOpen, ReasonBudgetExhausted, ReasonRetriesFailing, ReasonFleetBudget, ReasonHiddenSends, ReasonCanceled}
 

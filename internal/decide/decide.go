@@ -246,6 +246,8 @@ func (o *Outcome) Why() Reason {
 		return Throttled
 	case o.Status >= 500:
 		return ServerError
+	case o.Pending():
+		return Pending
 	case o.Status > 0:
 		return Status
 	case o.Resent:

@@ -70,9 +70,9 @@ func TestNext(t *testing.T) {
 		{name: "Unprocessed 429 says nothing of 503", policy: retrip.Policy{Unprocessed: []int{429}}, outcome: decide.Outcome{Status: 503, Replay: true}, reason: decide.NotIdempotent},
 
 		// Verdicts of Classify.
-		{name: "Retryable 200", outcome: decide.Outcome{Status: 200, Verdict: decide.Retryable, Idempotent: true, Replay: true}, retry: true, reason: decide.Status, hi: 100 * ms},
+		{name: "Retryable 200", outcome: decide.Outcome{Status: 200, Verdict: decide.Retryable, Idempotent: true, Replay: true}, retry: true, reason: decide.Pending, hi: 100 * ms},
 		{name: "Retryable 200, not idempotent", outcome: decide.Outcome{Status: 200, Verdict: decide.Retryable, Replay: true}, reason: decide.NotIdempotent},
-		{name: "unprocessed 200, not idempotent", outcome: decide.Outcome{Status: 200, Verdict: decide.Unprocessed, Replay: true}, retry: true, reason: decide.Status, hi: 100 * ms},
+		{name: "unprocessed 200, not idempotent", outcome: decide.Outcome{Status: 200, Verdict: decide.Unprocessed, Replay: true}, retry: true, reason: decide.Pending, hi: 100 * ms},
 		{name: "unprocessed error, not idempotent", outcome: decide.Outcome{Verdict: decide.Unprocessed, Replay: true}, retry: true, reason: decide.Error, hi: 100 * ms},
 		{name: "Final 503", outcome: decide.Outcome{Status: 503, Verdict: decide.Final, Idempotent: true, Replay: true}},
 		{name: "Final error", outcome: decide.Outcome{Verdict: decide.Final, Idempotent: true, Replay: true}},

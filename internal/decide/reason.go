@@ -14,6 +14,7 @@ const (
 	ServerError
 	Throttled
 	Status
+	Pending
 	Timeout
 	Error
 
@@ -36,7 +37,7 @@ const (
 )
 
 var words = [Reasons]string{
-	ServerError: "server_error", Throttled: "throttled", Status: "status", Timeout: "timeout", Error: "error",
+	ServerError: "server_error", Throttled: "throttled", Status: "status", Pending: "pending", Timeout: "timeout", Error: "error",
 	MaxAttempts: "max_attempts", NotIdempotent: "not_idempotent", BodyNotReplayable: "body_not_replayable", RetryForbidden: "retry_forbidden",
 	WaitTooLong: "wait_too_long", HostPaused: "host_paused", Deadline: "deadline", BreakerOpen: "breaker_open",
 	BudgetExhausted: "budget_exhausted", RetriesFailing: "retries_failing", FleetBudget: "fleet_budget", HiddenSends: "hidden_sends", Canceled: "canceled",

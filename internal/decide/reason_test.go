@@ -15,7 +15,7 @@ import (
 // Each reason has the word of the exported one of its name.
 func TestReason_Words(t *testing.T) {
 	want := [decide.Reasons]retrip.Reason{
-		decide.ServerError: retrip.ReasonServerError, decide.Throttled: retrip.ReasonThrottled, decide.Status: retrip.ReasonStatus,
+		decide.ServerError: retrip.ReasonServerError, decide.Throttled: retrip.ReasonThrottled, decide.Status: retrip.ReasonStatus, decide.Pending: retrip.ReasonPending,
 		decide.Timeout: retrip.ReasonTimeout, decide.Error: retrip.ReasonError,
 		decide.MaxAttempts: retrip.ReasonMaxAttempts, decide.NotIdempotent: retrip.ReasonNotIdempotent, decide.BodyNotReplayable: retrip.ReasonBodyNotReplayable,
 		decide.RetryForbidden: retrip.ReasonRetryForbidden, decide.WaitTooLong: retrip.ReasonWaitTooLong, decide.HostPaused: retrip.ReasonHostPaused,

@@ -48,6 +48,8 @@ func (c *checker) retry(e event) {
 		want = retrip.ReasonThrottled
 	case e.Err == nil && e.StatusCode >= 500:
 		want = retrip.ReasonServerError
+	case e.Err == nil && e.StatusCode < 400:
+		want = retrip.ReasonPending
 	case e.Err == nil:
 		want = retrip.ReasonStatus
 	case e.Reason == retrip.ReasonTimeout || e.Reason == retrip.ReasonHiddenSends:
