@@ -132,7 +132,7 @@ func (c *client) debts(host string) {
 		if r.panicked || r.hostile || p.Gate.Enabled == retrip.On || p.Resume > 0 || e.hook == "Hedge" {
 			return
 		}
-		if e.hook == "Retry" && e.Attempt == 1 && p.Budget != retrip.Off && e.at > at && before < cost-1e-6 {
+		if e.hook == "Retry" && e.Attempt == 1 && e.Reason != retrip.ReasonPending && p.Budget != retrip.Off && e.at > at && before < cost-1e-6 {
 			c.w.breaks("P14", "%v: a retry at %v, when no more than %.2f tokens of %s were left", r, e.at, before, host)
 		}
 		at = e.at
@@ -140,7 +140,7 @@ func (c *client) debts(host string) {
 		case e.hook == "Done" && e.Attempt == 1 && e.Reason == "":
 			before += pays
 		case e.hook == "Done" || e.hook == "GiveUp":
-			before += most // of a retry that was not made, or has succeeded
+			before += most * float64(max(1, e.Attempt-1)) // of a retry that was not made, or of all that come back
 		case e.host.Host == "" || e.host.Size == 0:
 			before = math.Inf(1)
 		default:

@@ -150,7 +150,11 @@ func (c *checker) backoff(retry event, began time.Duration) {
 	if c.r.client.plan.Fleet {
 		return // what it takes to ask the store is part of the wait
 	}
-	if took := retry.at - began; deadline > 0 && retry.at+retry.Wait+took > deadline+slack {
+	took := retry.at - began
+	if retry.Err != nil && took >= time.Second/2 {
+		took /= 10 // what hung predicts nothing
+	}
+	if deadline > 0 && retry.at+retry.Wait+took > deadline+slack {
 		c.breaks("P10", "a wait of %v at %v, after an attempt that took %v, and the deadline is %v", retry.Wait, retry.at, took, deadline)
 	}
 	if lo, hi := c.p.window(retry.Attempt, retry.StatusCode); retry.Wait < lo || retry.Wait > hi {
@@ -188,6 +192,9 @@ func (w *world) checkPauses() {
 			if a == nil || r.client.forgot {
 				continue
 			}
+			if !gate && a.word > p.MaxWait {
+				continue
+			}
 			until, decided := e.at+min(a.word, p.MaxWait), e.at
 			if r.client.plan.Fleet {
 				decided += storeMost // a wait is announced once the store has answered
@@ -196,15 +203,51 @@ func (w *world) checkPauses() {
 				q := other.effective()
 				// A gate of a key is held by the refusals of that key.
 				held := gate && q.Gate.Enabled == retrip.On && p.Keyed == q.Keyed && (!p.Keyed || r.id/10%2 == other.id/10%2)
-				for _, v := range other.events {
-					if left := until - v.at; v.hook == "Retry" && v.at > decided && left > q.MaxWait+slack && q.Gate.Enabled != retrip.On && e.StatusCode == http.StatusServiceUnavailable {
+				for i, v := range other.events {
+					if left := until - v.at; v.hook == "Retry" && v.at > decided && left > q.MaxWait+slack && q.Gate.Enabled != retrip.On && e.StatusCode == http.StatusServiceUnavailable && !other.lifted(i+1, v.at) {
 						w.breaks("P9", "%v: waits at %v for a pause that lasts %v more, MaxWait is %v", other, v.at, left, q.MaxWait)
 					}
-					if v.hook == "Attempt" && v.at > e.at && v.at < until-100*time.Millisecond && (held || v.Attempt > 1 && e.StatusCode == http.StatusServiceUnavailable) {
+					if v.hook == "Attempt" && v.at > e.at && v.at < until-100*time.Millisecond && (held || v.Attempt > 1 && e.StatusCode == http.StatusServiceUnavailable && !other.lifted(i, v.at)) {
 						w.breaks("P9", "%v: attempt %d at %v, and %v asked all to wait from %v to %v", other, v.Attempt, v.at, r, e.at, until)
 					}
 				}
 			}
 		}
 	}
+}
+
+// lifted reports whether a pause without a gate may not hold back the attempt of r that is
+// its event i, at the instant at: the server hasn't told r to wait, and has answered well
+// since the last word but one.
+func (r *roundTrip) lifted(i int, at time.Duration) bool {
+	for _, e := range slices.Backward(r.events[:i]) {
+		if e.hook == "Retry" {
+			if a := r.arrivalOf(e.Header); e.Err == nil && e.StatusCode == http.StatusServiceUnavailable && a != nil && a.word > 0 {
+				return false
+			}
+			break
+		}
+	}
+	var words []time.Duration
+	told := map[*arrival]bool{}
+	well := time.Duration(-1)
+	for other := range r.client.tripsTo(r.host) {
+		for _, e := range other.events {
+			switch a := other.arrivalOf(e.Header); {
+			case e.at >= at || e.Err != nil || e.StatusCode == 0:
+			case e.StatusCode == http.StatusServiceUnavailable && a != nil && a.word > 0 && a.word <= other.effective().MaxWait:
+				if !told[a] { // a give-up tells of it again
+					told[a] = true
+					words = append(words, e.at)
+				}
+			case e.StatusCode < 500 && e.StatusCode != http.StatusTooManyRequests:
+				well = max(well, e.at)
+			}
+		}
+	}
+	slices.Sort(words)
+	if n := len(words); n > 1 {
+		return well >= words[n-2]
+	}
+	return well >= 0
 }

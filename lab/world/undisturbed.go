@@ -114,7 +114,7 @@ func (c *checker) guards() {
 		if e.hook == "Attempt" && p.breaks() && h.Breaker == retrip.BreakerOpen && h.OpenFor > 0 {
 			c.breaks("P14", "attempt %d at %v, and the breaker is open for %v", e.Attempt, e.at, h.OpenFor)
 		}
-		if e.hook != "Retry" || p.Budget == retrip.Off || h.Size == 0 || p.Gate.Enabled == retrip.On || c.hedged {
+		if e.hook != "Retry" || p.Budget == retrip.Off || h.Size == 0 || p.Gate.Enabled == retrip.On || c.hedged || e.Reason == retrip.ReasonPending {
 			continue
 		}
 		if e.Attempt == 1 && h.Tokens > h.Size-0.49 {
