@@ -86,7 +86,7 @@ func TestCompatibility_Words(t *testing.T) {
 		"retrip_paused_hosts gauge",
 		"retrip_pauses_total counter",
 		"retrip_requests_total counter outcome=[answered canceled failed gave_up recovered]",
-		"retrip_retries_total counter reason=[error hidden_sends server_error status throttled timeout]",
+		"retrip_retries_total counter reason=[error hidden_sends pending server_error status throttled timeout]",
 		"retrip_unattempted_requests_total counter",
 		"retrip_wait_seconds histogram source=[backoff server]",
 	}, got)
