@@ -126,7 +126,7 @@ func (t *Transport) start() *settings {
 	if s := t.settings.Load(); s != nil {
 		return s
 	}
-	s := &settings{Env: exchange.Env{Tables: &t.tables, Owner: owner{t}, Inner: innerError, Base: t.Base, Epoch: time.Now(), Logger: t.Logger, Traced: t.Trace != nil}}
+	s := &settings{Env: exchange.Env{Tables: &t.tables, Owner: owner{t}, Inner: innerError, Base: t.Base, Epoch: time.Now().Add(-1), Logger: t.Logger, Traced: t.Trace != nil}}
 	if t.Fleet != nil {
 		s.Fleet = &t.Fleet.accounts
 	}

@@ -126,7 +126,7 @@ func (d *download) ask(ctx context.Context, at int64, broken error, turn *about)
 	x.init(d.env, d.r, req, replay.None, d.asked)
 	x.endBy(d.latest())
 	x.last.take(nil, broken)
-	x.last.began = max(1, d.env.now())
+	x.last.began = d.env.now()
 	x.call.Attempts, x.conn.http2 = d.attempts, d.http2
 	first := decide.Ended
 	if turn != nil {

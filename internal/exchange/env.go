@@ -27,7 +27,7 @@ type Env struct {
 	Owner  Owner
 	Inner  func(error) (fault.Inner, bool) // reads an error of Owner.Error of a Transport below
 	Base   http.RoundTripper
-	Epoch  time.Time       // instants are durations since then
+	Epoch  time.Time       // instants are durations since then; before all of them, as 0 means none
 	Watch  attempt.Watch   // what every attempt must observe
 	Fleet  *fleet.Accounts // nil: none
 	Logger *slog.Logger    // nil: none

@@ -87,9 +87,9 @@ func (x *exchange) use(base http.RoundTripper, req *http.Request) {
 // that is the first reading of the clock: nothing has waited since.
 func (p *place) beginning() time.Duration {
 	if p.call.Attempts == 1 && p.host == nil {
-		return max(1, p.env.instant(p.start()))
+		return p.env.instant(p.start())
 	}
-	return max(1, p.now())
+	return p.now()
 }
 
 // isNetHTTP reports whether base is a transport of net/http.

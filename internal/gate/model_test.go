@@ -23,6 +23,7 @@ type model struct {
 	from, good, bad, best, could, was, until float64
 	misses                                   int
 	closed, pause                            float64
+	usual                                    float64 // duration of an attempt
 }
 
 func (m *model) rate() float64 {
@@ -35,9 +36,10 @@ func (m *model) rate() float64 {
 	return max(rate, m.best*4/5)
 }
 
-func (m *model) accept(gap float64, current, limited bool) {
+func (m *model) accept(gap, took float64, current, limited bool) {
 	m.accepted++
 	m.good++
+	m.usual += (took - m.usual) / 4
 	if !current {
 		return
 	}
@@ -65,15 +67,19 @@ func (m *model) judge(now, pause float64, news bool) bool {
 	took, all := now-m.from, m.good+m.bad
 	enough := all >= 16 && took >= max(pause, 1e-5)
 	if m.free {
-		enough = enough && all >= 32 && took >= 0.5
+		enough = enough && all >= 32 && took >= max(0.5, 4*m.usual)
 	}
 	if !news || !enough {
 		return false
 	}
 	share, rate, best := m.bad/all, m.good/took, m.best
+	rests := now < m.until && share <= max(0.5, min(2*m.was, (1+m.was)/2))
+	if m.free && pause <= 5 {
+		share -= math.Sqrt(m.bad) / all
+	}
 	m.from, m.good, m.bad, m.best = now, 0, 0, max(rate, m.best)
 	if m.free {
-		if share <= 1./8 && pause <= 5 || now < m.until && share <= max(0.5, min(2*m.was, (1+m.was)/2)) {
+		if share <= 1./8 && pause <= 5 || rests {
 			return false
 		}
 		m.best, m.could = rate, rate
@@ -161,6 +167,7 @@ func TestGate_PaceModel(t *testing.T) {
 		type sent struct {
 			c       *Ticket
 			gap     float64
+			at      time.Duration
 			current bool
 			limited bool
 		}
@@ -188,7 +195,7 @@ func TestGate_PaceModel(t *testing.T) {
 					}
 					now += a.Wait
 				}
-				out = append(out, sent{c, max(1e-5, min(86400, 1/m.rate())), true, now > asked})
+				out = append(out, sent{c, max(1e-5, min(86400, 1/m.rate())), now, true, now > asked})
 				if s := out[len(out)-1]; !near(s.gap, c.gap.Seconds()) || c.limited != s.limited {
 					t.Fatalf("a gap of %v, limited: %v; the model says %+v", c.gap, c.limited, s)
 				}
@@ -200,7 +207,7 @@ func TestGate_PaceModel(t *testing.T) {
 				if a := gates.Admit(c, &request, now, never, 0); a != (Answer{}) {
 					t.Fatalf("an open gate makes a request wait: %+v", a)
 				}
-				out = append(out, sent{c, 0, true, false})
+				out = append(out, sent{c, 0, now, true, false})
 			}
 			if random.IntN(2) == 0 && len(out) < 5 && m.fresh {
 				continue
@@ -213,7 +220,7 @@ func TestGate_PaceModel(t *testing.T) {
 			if !refused {
 				gates.Pass(s.c, "", true, now, never)
 				if m.shut {
-					m.accept(s.gap, s.current, s.limited)
+					m.accept(s.gap, (now - s.at).Seconds(), s.current, s.limited)
 				}
 			} else {
 				gates.Refuse(s.c, "", word, now, never, 0)
