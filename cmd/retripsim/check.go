@@ -52,6 +52,9 @@ func newCheckedCase(c sim.RecoveryCase) checkedCase {
 // statistics of seconds. A smaller fleet stands for a part of a larger one.
 const leastWorkers = 10
 
+// mostClients is the number of clients that a simulation may have.
+const mostClients = 1_000_000
+
 // check runs a sim.RecoveryCheck for a backend of which the caller knows little.
 func check(f *flags) work {
 	s := sim.Overload()
@@ -81,7 +84,14 @@ func check(f *flags) work {
 		clients, perClient := s.Fleet.Clients, s.Arrivals.Rate/float64(s.Fleet.Clients)
 		title := fmt.Sprintf("clients: %d, with %.3g requests/s each; seconds to recover from a backend that works three times as slowly",
 			clients, perClient)
+		// What follows changes the numbers that the user gave.
+		if err := s.Validate(); err != nil {
+			return nil, err
+		}
 		times := max(1, int(math.Ceil(leastWorkers/(capacity*s.Backend.Service.Seconds()))))
+		if least := float64(clients) * float64(times) / mostClients; least > 1 {
+			return nil, fmt.Errorf("-rate is %s: with %d clients it must be at least %.3g", f.typed("rate", s.Arrivals.Rate), clients, least*s.Arrivals.Rate)
+		}
 		capacity *= float64(times)
 		s.Arrivals.Rate *= float64(times)
 		s.Fleet.Clients *= times

@@ -104,6 +104,9 @@ func TestBadInput(t *testing.T) {
 		{"check -queue -1s", "-queue is -1s: it must be 0 to 1m"},
 		{"check -loads 1.5", "-loads is 1.5: it must be less than 1"},
 		{"check -clients 0", "-clients is 0"},
+		{"check -rate 1e8 -clients 1000", "-rate is 1e8: it must be 0.001 to 10000000"},
+		{"check -clients 1000000 -rate 5", "-rate is 5: with 1000000 clients it must be at least "},
+		{"check -service 25h", "-service is 25h: it must be 1ns to 24h0m0s"},
 		{"check -lengths 1ms", "-lengths is 1ms"},
 		{"check -lengths 1s,ages", "it must be durations separated by commas"},
 	} {
