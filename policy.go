@@ -148,7 +148,9 @@ type Policy struct {
 	// Hedge is the largest share of hedges, 0.001 to 0.2: second attempts beside late first ones.
 	Hedge float64 `json:"hedge"`
 
-	// RetryOn lists statuses, 400 to 599, to retry besides 5xx and 429.
+	// RetryOn lists statuses, 400 to 599, to retry besides 5xx and 429. A 421
+	// (Misdirected Request) is retried once, over a new connection, if Base is nil or an
+	// *http.Transport that allows one.
 	RetryOn []int `json:"retry_on"`
 	// FailOn lists statuses, of 5xx and 429, not to retry.
 	FailOn []int `json:"fail_on"`

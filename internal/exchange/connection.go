@@ -22,7 +22,7 @@ const ready = time.Second
 // its next attempt goes. The zero connection is one that the base chooses.
 type connection struct {
 	other    bool          // the next attempt uses another connection than the base would
-	http2    bool          // the connection of the last attempt spoke HTTP/2
+	http2    bool          // the connection of the last attempt spoke HTTP/2, and another one is shared
 	atSpare  bool          // it was not the base's
 	bad      int32         // attempts whose HTTP/1 connection was lost or timed out
 	since    time.Duration // over HTTP/2, an instant by which that attempt should have been answered
@@ -54,6 +54,17 @@ func (c *connection) suspect(env *Env, u *url.URL, a *attempt.Attempt, err error
 		c.other, c.since, c.patience = true, env.now()-limit/2, limit/3
 		env.Spares.Doubt(hostkey.Of(u), env.Epoch.Add(c.since), c.atSpare)
 	}
+}
+
+// renew makes the next attempt use a new connection, and reports whether it can: the last
+// attempt had the base's, and the base allows another one.
+func (c *connection) renew(env *Env) bool {
+	base, ok := env.Base.(*http.Transport)
+	if !ok || c.other || !env.Spares.Allows(base) {
+		return false
+	}
+	c.other, c.http2, c.patience = true, false, ready
+	return true
 }
 
 // avoids makes the attempt avoid the HTTP/2 connection of the base if that is known to be

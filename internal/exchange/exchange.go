@@ -253,6 +253,12 @@ func (x *exchange) weigh() {
 		x.doubts(failed)
 	}
 	o := &x.event.Outcome
+	if o.Status == http.StatusMisdirectedRequest && x.r.Retryable(o) {
+		// RFC 9110 §15.5.20: whatever the method, over a different connection.
+		if o.Idempotent = true; !x.conn.renew(x.env) {
+			o.Verdict = decide.Final
+		}
+	}
 	failed := x.r.Retryable(o)
 	switch {
 	case x.host != nil:

@@ -34,7 +34,8 @@ import (
 //
 // Over HTTP/1 net/http closes the connection of a request that timed out. But the pool may hold
 // more that died in the same moment, and a PUT that finds one isn't repeated. So after two of
-// them, an attempt gets a connection that is closed after it; see Once.
+// them, an attempt gets a connection that is closed after it; see Once. So does one after a 421,
+// over any HTTP.
 
 const (
 	most = 256              // hosts that a Transport knows of
@@ -157,7 +158,15 @@ func (l *Pools) turn(h *host, base *http.Transport, keep bool, patience, delay t
 	return &Turn{pools: l, host: h, pool: h.pool, base: base, patience: patience, delay: delay, works: h.works}
 }
 
-// Once returns a turn with an HTTP/1 connection of its own, or nil if the base allows none.
+// Allows reports whether an attempt can have a new connection, by Once or because base
+// makes one for each request.
+func (l *Pools) Allows(base *http.Transport) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return base.DisableKeepAlives || l.pool(base, false) != nil
+}
+
+// Once returns a turn with a connection of its own, or nil if the base allows none.
 func (l *Pools) Once(base *http.Transport, patience time.Duration) *Turn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -213,7 +222,7 @@ func (l *Pools) Close() {
 	}
 }
 
-// pool returns a copy of base without connections, for HTTP/2 or for one request over HTTP/1.
+// pool returns a copy of base without connections, for HTTP/2 or for one request.
 // It returns nil if a copy isn't needed or would not behave like base. The caller holds l.mu.
 func (l *Pools) pool(base *http.Transport, http2 bool) *pool {
 	if base.DisableKeepAlives || base.MaxConnsPerHost > 0 && !http2 {

@@ -113,7 +113,7 @@ func (d draws) policy(percent int) Policy {
 	maybe(func() { p.BodyIdleTimeout = 50*time.Millisecond + d.log(5*time.Second) })
 	maybe(func() { p.Resume = pick(d.tape, time.Minute, 20*time.Millisecond+d.log(20*time.Second)) })
 	maybe(func() { p.MaxReplayBody = pick(d.tape, retrip.Off, int64(1+d.n(2000))) })
-	maybe(func() { p.RetryOn = pick(d.tape, []int{}, []int{404, 409}, []int{418}) })
+	maybe(func() { p.RetryOn = pick(d.tape, []int{}, []int{404, 409}, []int{418, 421}) })
 	maybe(func() { p.FailOn = pick(d.tape, []int{}, []int{500}, []int{502, 504}) })
 	maybe(func() { p.Unprocessed = pick(d.tape, []int{}, []int{429}, []int{429, 503}, []int{409}) })
 	maybe(func() { p.IdempotentMethods = pick(d.tape, []string{}, []string{"POST"}, []string{"REPORT"}) })
@@ -289,7 +289,7 @@ func (d draws) step() Step {
 	}
 	s := Step{
 		Kind:   pick(d.tape, Answers, Answers, Answers, Answers, Answers, Answers, Answers, Answers, Hangs, CutBefore, CutAfter, Redirects, SendsHints, Upgrades),
-		Status: pick(d.tape, 0, 503, 503, 429, 429, 500, 502, 504, 404, 409, 418, 201, 304, 400),
+		Status: pick(d.tape, 0, 503, 503, 429, 429, 500, 502, 504, 404, 409, 418, 421, 201, 304, 400),
 		Length: d.n(600),
 	}
 	if d.odds(30) {

@@ -98,6 +98,11 @@ func retryable(p Policy, status int, h http.Header) bool {
 	return status >= 500 || status == http.StatusTooManyRequests
 }
 
+// unprocessed reports whether a response says that the server hasn't processed the request.
+func unprocessed(p Policy, status int) bool {
+	return slices.Contains(p.Unprocessed, status) || status == http.StatusMisdirectedRequest
+}
+
 // mayProve reports whether err can be a proof that no server has processed the request.
 func mayProve(err error) bool {
 	switch e := err.(type) {

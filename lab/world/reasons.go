@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/retrip/retrip"
@@ -16,23 +15,31 @@ import (
 
 // decisions checks that each retry was right, and each reason not to retry is true.
 func (c *checker) decisions() {
+	misdirected := 0
 	for _, e := range c.own {
 		switch e.hook {
 		case "Retry":
 			c.retry(e)
+			if e.Err == nil && e.StatusCode == http.StatusMisdirectedRequest {
+				misdirected++
+			}
 		case "GiveUp":
 			c.giveUp(e)
 		case "Done":
 			if e.Reason != "" || e.Attempt == 0 {
 				continue
 			}
-			if e.Err == nil && retryable(c.p, e.StatusCode, e.Header) {
+			// Whether there is another connection for a 421, nobody sees from here.
+			if e.Err == nil && retryable(c.p, e.StatusCode, e.Header) && e.StatusCode != http.StatusMisdirectedRequest {
 				c.breaks("P19", "%d ends the request without a reason", e.StatusCode)
 			}
 			if e.Err != nil && !c.ownFault() && !c.hopeless(e.Err) && !errors.Is(e.Err, errRefuses) && !c.r.hostile && c.r.call.Hints != RefusesHints {
 				c.breaks("P19", "an error ends the request without a reason: %v", e.Err)
 			}
 		}
+	}
+	if plan := c.r.client.plan; misdirected > 1 || misdirected == 1 && (plan.Wrapped || plan.MaxConns > 0) {
+		c.breaks("P8", "%d retries after a 421, which no other connection allows", misdirected)
 	}
 }
 
@@ -80,7 +87,7 @@ func (c *checker) retry(e event) {
 		c.breaks("P8", "a retry after what no attempt can fix: %v", e.Err)
 	}
 	for _, a := range c.r.arrivals {
-		if e.Err != nil && e.StatusCode == 0 && !c.r.repeatable(c.p) && a.processed && a.at < e.at && !slices.Contains(c.p.Unprocessed, a.status) {
+		if e.Err != nil && e.StatusCode == 0 && !c.r.repeatable(c.p) && a.processed && a.at < e.at && !unprocessed(c.p, a.status) {
 			c.breaks("P6", "a retry after %v of what mustn't be repeated, and the server has processed arrival %d", e.Err, a.number)
 		}
 	}
@@ -111,7 +118,7 @@ func (c *checker) giveUp(e event) {
 			no("MaxAttempts is %d", p.MaxAttempts)
 		}
 	case retrip.ReasonNotIdempotent:
-		if r.repeatable(p) || e.Err == nil && slices.Contains(p.Unprocessed, e.StatusCode) {
+		if r.repeatable(p) || e.Err == nil && unprocessed(p, e.StatusCode) {
 			no("it may be repeated")
 		}
 	case retrip.ReasonBodyNotReplayable:

@@ -122,7 +122,7 @@ func (c *checker) ledger() {
 		if i == 0 || repeatable || itself {
 			continue
 		}
-		if last := r.arrivals[i-1]; !slices.Contains(p.Unprocessed, last.status) {
+		if last := r.arrivals[i-1]; !unprocessed(p, last.status) {
 			c.breaks("P6", "arrival %d of what mustn't be repeated, after %d", a.number, last.status)
 		}
 	}
