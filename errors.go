@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
@@ -60,6 +61,10 @@ type Error struct {
 	// Header has at most 64 KiB: the smallest fields.
 	StatusCode int
 	Header     http.Header
+
+	// RetryAfter is how long it takes until another request may help, after
+	// ReasonWaitTooLong, ReasonHostPaused and ReasonBreakerOpen; 0 if that isn't known.
+	RetryAfter time.Duration
 
 	// Err wraps the errors of the attempts, the last error first, for errors.Is and
 	// errors.As: of more than 16, the first eight, the last eight and a count of the

@@ -69,7 +69,7 @@ type Event struct {
 
 	// Wait is the wait before the next attempt, and FromServer says whether a server
 	// asked for it. At a gate, it is the time for which the gate holds all requests
-	// back; the queue comes on top.
+	// back; the queue comes on top. After a give-up, Wait is what Error.RetryAfter is.
 	Wait       time.Duration
 	FromServer bool
 
@@ -196,7 +196,7 @@ func attrsOf(h exchange.Stage, e Event) []slog.Attr {
 	if h == exchange.Resumes {
 		attrs = append(attrs, slog.Int64("offset", e.Offset))
 	}
-	if h == exchange.Retries || h == exchange.Hedged {
+	if h == exchange.Retries || h == exchange.Hedged || h == exchange.GivesUp && e.Wait > 0 {
 		attrs = append(attrs, slog.Duration("wait", e.Wait))
 	}
 	if e.maxWait != 0 {
@@ -248,7 +248,7 @@ func (o owner) Fit(e *host.Entry, env *exchange.Env) {
 
 // Error implements [exchange.Owner].
 func (owner) Error(e *exchange.Error) error {
-	made := &Error{Attempts: e.Attempts, Reason: wordOf(e.Reason), StatusCode: e.StatusCode, Header: e.Header, last: e.Last}
+	made := &Error{Attempts: e.Attempts, Reason: wordOf(e.Reason), StatusCode: e.StatusCode, Header: e.Header, RetryAfter: e.RetryAfter, last: e.Last}
 	if n := len(e.Errs); n > 0 {
 		joined := make([]error, n)
 		for i, err := range e.Errs {

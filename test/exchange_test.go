@@ -116,13 +116,19 @@ func TestExchange_Refused(t *testing.T) {
 				resp, err := tr.RoundTrip(req.WithContext(retrip.WithTrace(retrip.WithPolicy(ctx, tt.own), n.trace())))
 				assert.Nil(t, resp)
 				assert.Zero(t, time.Since(start))
-				assert.Equal(t, &retrip.Error{Reason: tt.reason}, err)
+				left := play.Must(tr.HostState("example.com:80"))
+				back := left.PausedFor
+				if tt.reason == retrip.ReasonBreakerOpen {
+					back = left.OpenFor
+				}
+				require.Positive(t, back)
+				assert.Equal(t, &retrip.Error{Reason: tt.reason, RetryAfter: back}, err)
 				assert.Equal(t, 1, base.Attempts())
 				assert.Equal(t, method == "PUT", body.Closed.Load() == 1)
 				assert.Zero(t, play.Must(tr.HostState("example.com:80")).Waiting, "it takes no place")
 				var lines []string
 				for _, hook := range []string{"giveup", "done"} {
-					lines = append(lines, fmt.Sprintf("%s #0 0 %s wait=0s server=false at=0s default", hook, tt.reason))
+					lines = append(lines, fmt.Sprintf("%s #0 0 %s wait=%v server=%v at=0s default", hook, tt.reason, back, tt.reason == retrip.ReasonHostPaused))
 				}
 				assert.Equal(t, lines, n.lines)
 				metrics := counted(t, tr.Metrics)

@@ -85,8 +85,8 @@ func TestTrace_Order(t *testing.T) {
 		}},
 		{"too long", "GET", []play.Step{play.Reply(503, "Retry-After: 60")}, []string{
 			"attempt #1 0 wait=0s server=false at=0s default",
-			"giveup #1 503 wait_too_long wait=0s server=false at=0s default",
-			"done #1 503 wait_too_long wait=0s server=false at=0s default",
+			"giveup #1 503 wait_too_long wait=1m0s server=true at=0s default",
+			"done #1 503 wait_too_long wait=1m0s server=true at=0s default",
 		}},
 	} {
 		play.Bubble(t, tt.name, func(t *testing.T) {

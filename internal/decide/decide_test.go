@@ -95,9 +95,9 @@ func TestNext(t *testing.T) {
 		{name: "Retry-After: 1 on 429", outcome: decide.Outcome{Status: 429, RetryAfter: s, Idempotent: true, Replay: true}, retry: true, reason: decide.Throttled, lo: s, hi: 1500 * ms},
 		{name: "Retry-After: 1 on 502", outcome: decide.Outcome{Status: 502, RetryAfter: s, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError, lo: s, hi: 1500 * ms},
 		{name: "as long as MaxWait", outcome: decide.Outcome{Status: 503, RetryAfter: 30 * s, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError, lo: 30 * s, hi: 45 * s},
-		{name: "longer than MaxWait", outcome: decide.Outcome{Status: 503, RetryAfter: 30*s + 1, Idempotent: true, Replay: true}, reason: decide.WaitTooLong},
-		{name: "484289 hours", outcome: decide.Outcome{Status: 429, RetryAfter: 484289 * time.Hour, Idempotent: true, Replay: true}, reason: decide.WaitTooLong},
-		{name: "for ever", outcome: decide.Outcome{Status: 503, RetryAfter: math.MaxInt64, Idempotent: true, Replay: true}, reason: decide.WaitTooLong},
+		{name: "longer than MaxWait", outcome: decide.Outcome{Status: 503, RetryAfter: 30*s + 1, Idempotent: true, Replay: true}, reason: decide.WaitTooLong, lo: 30*s + 1, hi: 30*s + 1},
+		{name: "484289 hours", outcome: decide.Outcome{Status: 429, RetryAfter: 484289 * time.Hour, Idempotent: true, Replay: true}, reason: decide.WaitTooLong, lo: 484289 * time.Hour, hi: 484289 * time.Hour},
+		{name: "for ever", outcome: decide.Outcome{Status: 503, RetryAfter: math.MaxInt64, Idempotent: true, Replay: true}, reason: decide.WaitTooLong, lo: math.MaxInt64, hi: math.MaxInt64},
 
 		// Deadlines. All attempts end at the instant 0.
 		{name: "hi is cut", call: decide.Call{Deadline: 60 * ms}, outcome: play.Repeatable(503), retry: true, reason: decide.ServerError, hi: 60 * ms},
@@ -174,7 +174,8 @@ func TestNext_Order(t *testing.T) {
 			d := r.Next(&s.host, &s.call, s.outcome, now, play.Lowest)
 			assert.Equal(t, first.reason, d.Reason)
 			assert.Equal(t, first.name == "nothing", d.Retry)
-			assert.Zero(t, d.Wait)
+			back := map[decide.Reason]time.Duration{decide.WaitTooLong: time.Minute, decide.HostPaused: 49 * time.Second, decide.BreakerOpen: r.State(&s.host, now).OpenFor}
+			assert.Equal(t, back[d.Reason], d.Wait)
 		})
 	}
 }
@@ -194,11 +195,11 @@ func TestNext_HostPaused(t *testing.T) {
 		{name: "own word is longer", pause: 10 * s, own: 20 * s, reason: decide.ServerError, lo: 20 * s, hi: 30 * s},
 		{name: "own word is shorter", pause: 10 * s, own: 2 * s, reason: decide.ServerError, lo: 10 * s, hi: 15 * s},
 		{name: "fits the deadline", pause: 10 * s, deadline: 12 * s, reason: decide.ServerError, lo: 10 * s, hi: 12 * s},
-		{name: "doesn't fit the deadline", pause: 10 * s, deadline: 10*s - 1, reason: decide.HostPaused},
+		{name: "doesn't fit the deadline", pause: 10 * s, deadline: 10*s - 1, reason: decide.HostPaused, lo: 10 * s, hi: 10 * s},
 		{name: "own word doesn't fit either", pause: 10 * s, own: 20 * s, deadline: 5 * s, reason: decide.Deadline},
 		{name: "fits the deadline to the nanosecond", pause: 10 * s, deadline: 10 * s, reason: decide.ServerError, lo: 10 * s, hi: 10 * s},
 		{name: "as long as MaxWait", pause: 30 * s, reason: decide.ServerError, lo: 30 * s, hi: 45 * s},
-		{name: "longer than MaxWait", pause: 30*s + 1, reason: decide.HostPaused},
+		{name: "longer than MaxWait", pause: 30*s + 1, reason: decide.HostPaused, lo: 30*s + 1, hi: 30*s + 1},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

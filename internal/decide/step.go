@@ -46,7 +46,7 @@ type Action struct {
 	Pays       bool          // the account gets what a success without a retry pays
 	Reason     Reason        // of a retry, with the Ask, Sleep or Queue that follows its attempt; or why there is none
 	Change     host.Change   // of the host's state
-	Wait       time.Duration // of Sleep, the longest for as long as nothing wakes the call; of Queue and Ask, an estimate
+	Wait       time.Duration // of Sleep, the longest for as long as nothing wakes the call; of Queue and Ask, an estimate; of Answer and Refuse, see back
 	FromServer bool          // of a retry: the server has asked for its wait
 	Tokens     float64       // to add to the fleet's account now
 }
@@ -89,6 +89,9 @@ func (c *Call) Step(r *Rules, h *host.Record, e *Event, a *Action, now time.Dura
 		c.wake(r, h, a, now, draw)
 	default:
 		c.stop(r, h, e.Kind, a)
+	}
+	if a.Do >= Answer {
+		a.Wait = c.back(h, e, a.Reason, now)
 	}
 }
 

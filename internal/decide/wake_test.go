@@ -33,9 +33,9 @@ func TestWake(t *testing.T) {
 		{name: "wait on", paused: 3 * s, now: s, want: play.Decision{Retry: true, Wait: 2 * s}, hi: 3 * s},
 		{name: "wait on within the deadline", paused: 3 * s, now: s, deadline: 3500 * time.Millisecond, want: play.Decision{Retry: true, Wait: 2 * s}, hi: 2500 * time.Millisecond},
 		{name: "wait on to the deadline", paused: 3 * s, now: s, deadline: 3 * s, want: play.Decision{Retry: true, Wait: 2 * s}, hi: 2 * s},
-		{name: "doesn't fit the deadline", paused: 3 * s, now: s, deadline: 2 * s, want: play.Decision{Reason: decide.HostPaused}},
+		{name: "doesn't fit the deadline", paused: 3 * s, now: s, deadline: 2 * s, want: play.Decision{Reason: decide.HostPaused, Wait: 2 * s}, hi: 2 * s},
 		{name: "MaxWait in all", paused: 30 * s, now: 20 * s, want: play.Decision{Retry: true, Wait: 10 * s}, hi: 15 * s},
-		{name: "renewed for ever", paused: 30*s + 1, now: 20 * s, want: play.Decision{Reason: decide.HostPaused}},
+		{name: "renewed for ever", paused: 30*s + 1, now: 20 * s, want: play.Decision{Reason: decide.HostPaused, Wait: 10*s + 1}, hi: 10*s + 1},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

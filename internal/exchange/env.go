@@ -138,6 +138,7 @@ type Error struct {
 	Reason     decide.Reason
 	StatusCode int
 	Header     http.Header
+	RetryAfter time.Duration
 	Errs       []error // of attempts, in order
 	Last       error
 }

@@ -204,6 +204,7 @@ func (j *journey) report() {
 	}
 	e := j.describeEvent(reason)
 	if reason != decide.None {
+		e.Wait, e.FromServer = j.decision.wait, reason == decide.WaitTooLong || reason == decide.HostPaused
 		if reason == decide.WaitTooLong {
 			e.MaxWait = j.r.MaxWait
 		}

@@ -330,7 +330,7 @@ func (j *journey) fail(err error) error {
 		j.meet(err)
 	}
 	j.report()
-	return j.env.Owner.Error(&Error{Attempts: j.call.Attempts, Reason: j.decision.reason, StatusCode: j.seen.status, Header: j.seen.header, Errs: j.met, Last: j.last.err})
+	return j.env.Owner.Error(&Error{Attempts: j.call.Attempts, Reason: j.decision.reason, StatusCode: j.seen.status, Header: j.seen.header, RetryAfter: j.decision.wait, Errs: j.met, Last: j.last.err})
 }
 
 // cleanUp releases everything that the exchange holds.

@@ -28,7 +28,7 @@ func TestGate_Deadline(t *testing.T) {
 	ask := func(deadline, now time.Duration) play.Decision {
 		return r.First(&h, &decide.Call{Deadline: deadline}, now, play.Lowest)
 	}
-	assert.Equal(t, play.Decision{Reason: decide.HostPaused}, ask(8*time.Second-1, 0))
+	assert.Equal(t, play.Decision{Reason: decide.HostPaused, Wait: 8 * time.Second}, ask(8*time.Second-1, 0))
 	assert.Zero(t, r.State(&h, 0).Waiting, "it takes no place")
 	assert.True(t, ask(9*time.Second, 0).Retry)
 
@@ -64,7 +64,7 @@ func TestGate_DeadlineInTheQueue(t *testing.T) {
 	d := r.First(h, &decide.Call{Deadline: now + 15*time.Second}, now, play.Lowest)
 	assert.Equal(t, play.Decision{Reason: decide.Deadline}, d, "the queue is too long for it")
 	d = r.First(h, &decide.Call{Deadline: now + 5*time.Second}, now, play.Lowest)
-	assert.Equal(t, play.Decision{Reason: decide.HostPaused}, d, "the pause alone is too long")
+	assert.Equal(t, play.Decision{Reason: decide.HostPaused, Wait: 8 * time.Second}, d, "the pause alone is too long")
 	assert.True(t, r.First(h, &decide.Call{Deadline: now + 5*time.Minute}, now, play.Lowest).Retry)
 	assert.Equal(t, 31, r.State(h, now).Waiting)
 }
@@ -86,7 +86,7 @@ func TestGate_Dismisses(t *testing.T) {
 	require.True(t, refuse(&h, r, calls[0], 20*time.Second, now).Wakes)
 	assert.Contains(t, woken(&h), "late")
 	assert.Equal(t, 2, r.State(&h, now).Waiting)
-	assert.Equal(t, play.Decision{Reason: decide.HostPaused}, r.First(&h, late, now, play.Lowest))
+	assert.Equal(t, play.Decision{Reason: decide.HostPaused, Wait: 20 * time.Second}, r.First(&h, late, now, play.Lowest))
 }
 
 // The wait of a request ends at its deadline, even if nothing wakes it.
@@ -125,7 +125,7 @@ func TestGate_RetryDeadline(t *testing.T) {
 	d := r.Next(&h, &call, play.Repeatable(503), 0, 0)
 	require.True(t, d.Retry)
 	throttle(&h, r, 8*time.Second, 0)
-	assert.Equal(t, play.Decision{Reason: decide.HostPaused}, r.Wake(&h, &call, d.Wait, 0))
+	assert.Equal(t, play.Decision{Reason: decide.HostPaused, Wait: 8 * time.Second}, r.Wake(&h, &call, d.Wait, 0))
 	assert.Equal(t, 5.0, r.State(&h, 0).Tokens)
 }
 
@@ -138,11 +138,11 @@ func TestGate_MaxWait(t *testing.T) {
 	short := play.Rules(t, retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, MaxWait: 30 * time.Second})
 	long := play.Rules(t, retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, MaxWait: time.Minute})
 	d := throttle(&h, short, time.Minute, 0)
-	assert.Equal(t, play.Decision{Reason: decide.WaitTooLong}, withoutChange(d))
+	assert.Equal(t, play.Decision{Reason: decide.WaitTooLong, Wait: time.Minute}, withoutChange(d))
 	assert.Equal(t, time.Minute, short.State(&h, 0).PausedFor)
 	for _, now := range []time.Duration{0, 29 * time.Second, 30*time.Second - 1} {
 		d := short.First(&h, &decide.Call{}, now, play.Lowest)
-		assert.Equal(t, play.Decision{Reason: decide.WaitTooLong}, d, "%v", now)
+		assert.Equal(t, play.Decision{Reason: decide.WaitTooLong, Wait: time.Minute - now}, d, "%v", now)
 	}
 	assert.True(t, short.First(&h, &decide.Call{}, 30*time.Second, play.Lowest).Retry, "the pause is short enough from here on")
 	patient := &decide.Call{}

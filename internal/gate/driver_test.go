@@ -48,7 +48,7 @@ func TestGate_MaxWaitIsNamed(t *testing.T) {
 		}
 		assert.Equal(t, 1, base.Attempts())
 		assert.Contains(t, play.Counted(t, tr.Metrics), "give_ups_total{default,wait_too_long} 30")
-		assert.Regexp(t, `level=INFO msg="retrip: give up".* reason=wait_too_long status=429 max_wait=30s`, log.String())
+		assert.Regexp(t, `level=INFO msg="retrip: give up".* reason=wait_too_long status=429 wait=1m0s max_wait=30s`, log.String())
 
 		time.Sleep(2 * time.Second) // the remaining 29 s are short enough
 		resp, err = tr.RoundTrip(play.Request(t, "GET", nil))

@@ -62,6 +62,15 @@ type Ticket struct {
 	limited bool          // only the pace kept it from being released earlier
 }
 
+// ToldFor returns how much longer the server has asked to wait at the gate at which c has
+// been, or 0.
+func (c *Ticket) ToldFor(now time.Duration) time.Duration {
+	if c.gate == nil || !c.gate.shut {
+		return 0
+	}
+	return max(0, span.Sub(c.gate.toldUntil, now))
+}
+
 // Request is a request at the gates of a host.
 type Request struct {
 	Key      string        // names its gate; empty: the host's own

@@ -252,7 +252,8 @@ func TestGate_AndBreaker(t *testing.T) {
 	woken(&h)
 	require.Equal(t, breaker.Open, r.State(&h, 0).Breaker)
 	d := r.First(&h, calls[0], 2*time.Second, 0)
-	assert.Equal(t, play.Decision{Reason: decide.BreakerOpen, Wakes: true}, withoutChange(d))
+	open := r.State(&h, 2*time.Second).OpenFor
+	assert.Equal(t, play.Decision{Reason: decide.BreakerOpen, Wakes: true, Wait: open}, withoutChange(d))
 	assert.Equal(t, []any{1}, unique(woken(&h)))
 	d = r.First(&h, calls[1], 3*time.Second, 0)
 	assert.Equal(t, decide.BreakerOpen, d.Reason, "it needn't wait for a probe that was never sent")

@@ -134,7 +134,7 @@ func TestGate_MindsPause(t *testing.T) {
 			}
 			play.Pause(t, &h, 5*time.Second, now)
 			d := r.First(&h, &decide.Call{Deadline: now + time.Second}, now, 0)
-			assert.Equal(t, play.Decision{Reason: decide.HostPaused}, d)
+			assert.Equal(t, play.Decision{Reason: decide.HostPaused, Wait: 5 * time.Second}, d)
 			calls := line(t, &h, r, 3, now)
 			at := alone(t, &h, r, calls[0], now)
 			assert.GreaterOrEqual(t, at, now+5*time.Second)

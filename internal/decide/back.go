@@ -1,0 +1,26 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package decide
+
+import (
+	"time"
+
+	"github.com/retrip/retrip/internal/host"
+)
+
+// back returns how long it takes until the host may take what it can't take now, for a
+// reason to give up after e, or 0 if nobody knows.
+func (c *Call) back(h *host.Record, e *Event, reason Reason, now time.Duration) time.Duration {
+	switch reason {
+	case BreakerOpen:
+		return h.Guards.Breaker.OpenFor(now)
+	case WaitTooLong, HostPaused:
+		wait := max(h.PausedFor(now), c.ticket.ToldFor(now))
+		if e.Kind == Ended {
+			wait = max(wait, e.Outcome.RetryAfter)
+		}
+		return wait
+	}
+	return 0
+}
