@@ -90,7 +90,7 @@ type Outcome struct {
 	RetryAfter time.Duration // the wait that the server asked for, from now; 0 means none
 	Took       time.Duration // duration of the attempt; needed only with a deadline or an AttemptTimeout
 
-	Lost int // status of a response that came before the error; 0 if none did
+	Lost int // status of a response that came before the error, or that it amounts to; 0 if none
 }
 
 // Received returns the status of the response, lost or not; 0 means that there

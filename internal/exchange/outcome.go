@@ -85,6 +85,9 @@ func (j *journey) classify() {
 			o.Forbidden = true
 		}
 	}
+	if o.Status == http.StatusGatewayTimeout && o.Verdict == decide.ByRule && syntax.OnlyIfCached(j.req.Header) {
+		o.Verdict = decide.Final
+	}
 	if j.r.Retryable(o) {
 		o.Canceled = j.gone() != nil
 		if j.r.Dialects != nil || header["Retry-After"] != nil {
@@ -128,6 +131,9 @@ func (j *journey) classifyFailure(came *http.Response, err error) {
 	}
 	o.Hopeless = o.Hopeless && o.Verdict == decide.ByRule
 	if came == nil {
+		if fault.AsksForCalm(err) {
+			o.Lost = http.StatusTooManyRequests
+		}
 		return
 	}
 	// What the server said about retries holds, though its body broke or it came too late.

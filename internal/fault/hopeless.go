@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -17,8 +18,8 @@ import (
 )
 
 // Hopeless reports whether no further attempt can fix err: the request is
-// malformed, the server is not who it claims to be, or the host name doesn't
-// exist.
+// malformed, the server is not who it claims to be, refuses the handshake or speaks
+// another protocol, or the host name doesn't exist.
 func Hopeless(req *http.Request, err error, read Reader) bool {
 	return incurable(err, read) || Malformed(req, err)
 }
@@ -40,19 +41,52 @@ func incurable(err error, read Reader) bool {
 			return true
 		case *net.DNSError:
 			return e.IsNotFound && !e.IsTemporary && !e.IsTimeout
+		case tls.RecordHeaderError:
+			return e.Conn != nil // the server's first bytes weren't those of TLS
+		case *net.OpError:
+			if e.Op == "remote error" && isVerdict(e.Err) {
+				return true
+			}
+			err = e.Err
 		case interface{ Unwrap() error }:
 			err = e.Unwrap()
 		case interface{ Unwrap() []error }:
 			return slices.ContainsFunc(e.Unwrap(), func(err error) bool { return incurable(err, read) })
 		default:
-			return refusedForm(err)
+			return refusedForm(err) || refusedForm(streamCause(err))
 		}
 	}
 	return false
 }
 
+// verdicts are the alerts of TLS (RFC 8446 §6) by which a server refuses the client's
+// certificate or what it offers. It would refuse them again.
+var verdicts = []uint64{
+	40, 70, 71, 86, 120, // no cipher, version or protocol in common
+	42, 43, 44, 45, 46, 48, 49, 116, // the certificate, or none
+	112, // the name of the server
+}
+
+// isVerdict reports whether alert, whose type crypto/tls doesn't export, is one of
+// [verdicts].
+func isVerdict(alert error) bool {
+	v := reflect.ValueOf(alert)
+	return v.Kind() == reflect.Uint8 && slices.Contains(verdicts, v.Uint())
+}
+
+// streamCause returns why net/http has ended the HTTP/2 stream of err, or nil.
+func streamCause(err error) error {
+	v := reflect.ValueOf(err)
+	if v.Kind() != reflect.Struct || !strings.HasSuffix(v.Type().Name(), "StreamError") || !v.FieldByName("Cause").IsValid() {
+		return nil
+	}
+	cause, _ := v.FieldByName("Cause").Interface().(error)
+	return cause
+}
+
 // refusedForm reports whether err is an untyped net/http error which says that
-// HTTP/2 can't carry the request or that the proxy requires authentication.
+// HTTP/2 can't carry the request, that the proxy requires authentication, or that the
+// client can't take the response.
 func refusedForm(err error) bool {
 	text := plainText(err)
 	return text == http.StatusText(http.StatusProxyAuthRequired) ||
@@ -63,6 +97,8 @@ var formTexts = []string{
 	"invalid request :path ", "invalid Upgrade request header: ", "invalid Transfer-Encoding request header: ",
 	"invalid Connection request header: ", "invalid Host header", "invalid :protocol header",
 	"request header list larger than peer's advertised limit",
+	"net/http: server response headers exceeded ", "http2: response header list larger than advertised limit",
+	`malformed HTTP response "\x15\x03`, // an alert of TLS
 }
 
 // Malformed reports whether err is that of net/http for a request that it refuses to

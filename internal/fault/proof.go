@@ -96,17 +96,30 @@ func proveAll(errs []error, read Reader) proof {
 }
 
 // refusedStream reports whether err itself is an HTTP/2 RST_STREAM with the
-// code REFUSED_STREAM (RFC 9113 §8.7). net/http's type for it is unexported,
-// and this module doesn't depend on x/net/http2, but both types have the same
-// fields.
-func refusedStream(err error) bool {
+// code REFUSED_STREAM (RFC 9113 §8.7).
+func refusedStream(err error) bool { return hasCode(err, "StreamError", "StreamID", "Code", 0x7) }
+
+// AsksForCalm reports whether err is, or wraps, an RST_STREAM or GOAWAY with the code
+// ENHANCE_YOUR_CALM (RFC 9113 §7), which says what a 429 says.
+func AsksForCalm(err error) bool {
+	for ; err != nil; err = errors.Unwrap(err) {
+		if hasCode(err, "StreamError", "StreamID", "Code", 0xb) || hasCode(err, "GoAwayError", "LastStreamID", "ErrCode", 0xb) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasCode reports whether err itself is an HTTP/2 error with the code want. net/http's
+// types are unexported, and this module doesn't depend on x/net/http2, but the types of
+// both have the same names and fields.
+func hasCode(err error, name, idField, codeField string, want uint64) bool {
 	v := reflect.ValueOf(err)
-	if v.Kind() != reflect.Struct || !strings.HasSuffix(v.Type().Name(), "StreamError") {
+	if v.Kind() != reflect.Struct || !strings.HasSuffix(v.Type().Name(), name) {
 		return false
 	}
-	const refused = 0x7
-	id, code := v.FieldByName("StreamID"), v.FieldByName("Code")
-	return id.Kind() == reflect.Uint32 && code.Kind() == reflect.Uint32 && code.Uint() == refused
+	id, code := v.FieldByName(idField), v.FieldByName(codeField)
+	return id.Kind() == reflect.Uint32 && code.Kind() == reflect.Uint32 && code.Uint() == want
 }
 
 // net/http returns these errors instead of resending a request that has no GetBody. They

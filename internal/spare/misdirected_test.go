@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -74,6 +75,7 @@ func TestMisdirected(t *testing.T) {
 					assert.Empty(w.t, gaveUp)
 				}
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				assert.LessOrEqual(w.t, w.server.Listener.Open(), 1)
 			})
 		}

@@ -78,6 +78,19 @@ func HasHeader(h http.Header, name string) bool {
 	return false
 }
 
+// OnlyIfCached reports whether a request with the header h asks for a stored response, or
+// else a 504 (RFC 9111 §5.2.1.7).
+func OnlyIfCached(h http.Header) bool {
+	for _, line := range h["Cache-Control"] {
+		for directive := range strings.SplitSeq(line, ",") {
+			if strings.EqualFold(strings.Trim(directive, " \t"), "only-if-cached") {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // meaningful are the names, in lower case and sorted, of the header fields of requests
 // that mean something to net/http, to connections, to servers or to what is between
 // them. Some of them net/http never sends from the map of a request.
