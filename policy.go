@@ -138,7 +138,8 @@ type Policy struct {
 	MaxAttempts int `json:"max_attempts"`
 	// Backoff is the schedule of waits before retries.
 	Backoff Backoff `json:"backoff"`
-	// MaxWait is the longest wait that a server may ask for. The default is 30 s.
+	// MaxWait is the longest wait that a server may ask for. The default is 30 s. A random
+	// time of up to half of what it asks for is added.
 	MaxWait time.Duration `json:"max_wait"`
 	// AttemptTimeout bounds one attempt, up to the response headers.
 	AttemptTimeout time.Duration `json:"attempt_timeout"`
