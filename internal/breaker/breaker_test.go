@@ -43,7 +43,7 @@ func plain(d play.Decision) play.Decision {
 
 func refused(h *host.Record, r play.Judge, now time.Duration) bool {
 	d := r.First(h, &decide.Call{}, now, play.Lowest)
-	return !d.Retry && d.Reason == decide.BreakerOpen && d.Wait == 0
+	return !d.Retry && d.Reason == decide.BreakerOpen && d.Wait == r.State(h, now).OpenFor
 }
 
 // attempts makes attempts at h that end at once with the given statuses.

@@ -117,7 +117,7 @@ func TestBreaker_RetryInTimeForTheProbe(t *testing.T) {
 		twice.MaxAttempts, twice.Backoff = 2, backoff.Rule{Base: wait, Cap: wait, Jitter: backoff.None}
 		d := twice.Next(h, &decide.Call{Attempts: 1}, play.Repeatable(500), 0, 0)
 		if early > 0 {
-			assert.Equal(t, play.Decision{Reason: decide.BreakerOpen}, d)
+			assert.Equal(t, play.Decision{Reason: decide.BreakerOpen, Wait: wait + early}, d)
 		} else {
 			assert.Equal(t, play.Decision{Retry: true, Wait: wait, Reason: decide.ServerError}, d)
 		}
