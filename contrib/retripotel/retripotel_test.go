@@ -293,7 +293,7 @@ func TestNew_HostsAddUpAndGoBackToZero(t *testing.T) {
 				w.WriteHeader(http.StatusServiceUnavailable)
 			}
 		})
-		policy := retrip.Policy{MaxAttempts: 2, MaxWait: time.Nanosecond}
+		policy := retrip.Policy{MaxAttempts: 2, Deadline: time.Second}
 		one, two := w.client(policy), w.client(policy)
 		w.do(t, one, http.MethodGet, "/down", nil)
 		w.do(t, two, http.MethodGet, "/down", nil)

@@ -28,7 +28,9 @@ var refusal = decide.Outcome{Status: 503, Idempotent: true, Replay: true}
 // failAt makes one attempt at key fail, with everything that follows from it.
 func failAt(t *host.Table, key hostkey.Key, r play.Judge, o decide.Outcome, now time.Duration) *host.Entry {
 	e := t.PinNew(key, now)
+	e.Lock()
 	e.Used = now
+	e.Unlock()
 	call := decide.Call{Attempts: 1}
 	r.Next(&e.Record, &call, o, now, 0)
 	t.Unpin(e, now)
