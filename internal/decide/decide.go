@@ -224,7 +224,7 @@ const hang = time.Second / 2
 
 // spent keeps what the last attempt took: it isn't given back, or only at the end.
 func (c *Call) spent() {
-	if c.asks {
+	if c.asks && c.lent < 1<<30 { // far above what a sane request pays
 		c.lent += c.paid
 	}
 	c.paid, c.budgeted = 0, false

@@ -388,3 +388,28 @@ func TestStep_AsksAgain(t *testing.T) {
 		assert.Equal(t, account, charged, "%v", tt.statuses)
 	}
 }
+
+// However often a request asks again, what comes back at the end is no negative number.
+func TestStep_AsksAgainForDays(t *testing.T) {
+	r := play.Rules(t, retrip.Policy{MaxAttempts: 1_000_000, Budget: 1_000_000})
+	var h host.Record
+	c := decide.Call{Attempts: 1, Account: 100}
+	end := func(status int, verdict decide.Verdict) (a decide.Action) {
+		o := play.Repeatable(status)
+		o.Verdict = verdict
+		c.Step(r.Rules, &h, &decide.Event{Kind: decide.Ended, Outcome: o}, &a, time.Hour, play.Lowest)
+		return a
+	}
+	for range 4000 {
+		h.Debt.Recent, h.Charged = 10, false // other requests time out, and succeed
+		require.Equal(t, decide.Ask, end(409, decide.Retryable).Do)
+		for _, e := range []decide.Event{{Kind: decide.Heard, Known: true, Level: 100}, {Kind: decide.Due}} {
+			var a decide.Action
+			c.Step(r.Rules, &h, &e, &a, time.Hour, play.Lowest)
+		}
+	}
+	owed := h.Debt.Missing
+	a := end(200, decide.ByRule)
+	assert.Less(t, h.Debt.Missing, owed)
+	assert.Greater(t, a.Tokens, 200.0)
+}

@@ -4,6 +4,7 @@
 package decide
 
 import (
+	"math"
 	"net/http"
 	"time"
 
@@ -234,7 +235,7 @@ func (c *Call) settle(h *host.Record, o *Outcome, a *Action, failed bool) {
 	held := c.held
 	a.Tokens, c.held = account.Back(held, !failed), 0
 	if failed {
-		if held > 0 && (c.asks || o.Pending()) {
+		if held > 0 && (c.asks || o.Pending()) && c.owed < math.MaxUint8 {
 			c.owed += account.Cost
 		}
 		return
