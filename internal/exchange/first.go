@@ -67,7 +67,7 @@ func (f *first) suffices(env *Env, r *Rules, req *http.Request) bool {
 //
 //go:noinline
 func (f *first) sendPlain(env *Env, r *Rules, req *http.Request) {
-	if _, ok := req.Context().Deadline(); ok || env.Hosts.Some() {
+	if _, ok := req.Context().Deadline(); ok || !env.Hosts.Calm(req.URL) {
 		f.began = time.Now()
 	}
 	f.made = true

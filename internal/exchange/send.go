@@ -103,7 +103,9 @@ func isNetHTTP(base http.RoundTripper) bool {
 
 // timed reports whether the duration of an attempt matters: to a time limit, or because a
 // good answer to an attempt that began after a pause says that other requests needn't wait.
-func (j *journey) timed() bool { return j.call.Deadline != 0 || j.r.Timed || j.env.Hosts.Some() }
+func (j *journey) timed() bool {
+	return j.call.Deadline != 0 || j.r.Timed || j.host != nil || j.req.URL != nil && !j.env.Hosts.Calm(j.req.URL)
+}
 
 // derives reports whether the next attempt needs a request of its own.
 func (x *exchange) derives() bool {

@@ -69,9 +69,6 @@ type Entry struct {
 
 func (t *Table) stripe(hash uint64) *stripe { return &t.stripes[hash%stripes] }
 
-// Some reports whether any host is in trouble.
-func (t *Table) Some() bool { return t.entries.Load() != 0 }
-
 // Calm reports whether the host of u is in no trouble.
 func (t *Table) Calm(u *url.URL) bool { return t.entries.Load() == 0 || t.absent(u) }
 
