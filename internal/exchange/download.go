@@ -127,7 +127,7 @@ func (d *download) ask(ctx context.Context, at int64, broken error, turn *about)
 	x.endBy(d.latest())
 	x.last.take(nil, broken)
 	x.last.began = d.env.now()
-	x.call.Attempts, x.conn.http2 = d.attempts, d.http2
+	x.call.Attempts, x.route.HTTP2 = d.attempts, d.http2
 	first := decide.Ended
 	if turn != nil {
 		// The turn is the last attempt for now, and the host's budget doesn't apply to it.

@@ -20,6 +20,7 @@ import (
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/span"
+	"github.com/retrip/retrip/internal/spare"
 )
 
 // exchange is one RoundTrip on its way through its attempts. It tells the machine what
@@ -27,7 +28,7 @@ import (
 // lives on the stack of RoundTrip, as long as nothing keeps a pointer to it.
 type exchange struct {
 	journey
-	conn   connection
+	route  spare.Route
 	action decide.Action // the last
 	key    string        // generated Idempotency-Key; empty if there is none
 	done   bool          // run returns; false if a base, a body or a hook has panicked
@@ -255,7 +256,7 @@ func (x *exchange) weigh() {
 	o := &x.event.Outcome
 	if o.Status == http.StatusMisdirectedRequest && x.r.Retryable(o) {
 		// RFC 9110 §15.5.20: whatever the method, over a different connection.
-		if o.Idempotent = true; !x.conn.renew(x.env) {
+		if o.Idempotent = true; !x.route.Renew(&x.env.Spares, x.env.Base) {
 			o.Verdict = decide.Final
 		}
 	}

@@ -149,12 +149,12 @@ func (x *exchange) beside(c *race) http.RoundTripper {
 	if !ok || !c.first.SpokeHTTP2() {
 		return x.env.Base
 	}
-	x.conn.other, x.conn.http2, x.conn.patience = true, true, ready
-	c.turn = x.env.Spares.ForHedge(base, hostkey.Of(x.req.URL), c.at, c.env.Epoch.Add(c.began), x.conn.waitsFor(x.most()), c.delay)
-	if c.turn != nil {
-		return c.turn
+	began := c.env.Epoch.Add(c.began)
+	c.turn = x.route.Beside(&x.env.Spares, base, hostkey.Of(x.req.URL), c.at, began, x.most(), c.delay)
+	if c.turn == nil {
+		return base
 	}
-	return x.env.Base
+	return c.turn
 }
 
 // avoid makes later requests avoid the base if the hedge, which has won, was at the spare

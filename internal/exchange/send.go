@@ -13,6 +13,7 @@ import (
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
+	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/spare"
 	"github.com/retrip/retrip/internal/syntax"
@@ -29,8 +30,8 @@ func (x *exchange) send() {
 		x.last.began = x.beginning()
 	}
 	base := x.env.Base
-	if x.conn.other || x.env.Spares.Some() && x.conn.avoids(x.env, x.req.URL) {
-		base = x.conn.another(x.env, x.req.URL, x.most())
+	if spares := &x.env.Spares; x.route.Avoid(spares, x.req.URL) {
+		base = x.route.Another(spares, base, x.req.URL, x.most())
 	}
 	hedges := x.r.Hedge.Share > 0 && x.hedges()
 	var req *http.Request
@@ -111,7 +112,7 @@ func (j *journey) timed() bool {
 func (x *exchange) derives() bool {
 	retry := x.call.Attempts > 1
 	switch {
-	case x.r.Derives || x.deadline != 0, x.hooked, x.conn.other:
+	case x.r.Derives || x.deadline != 0, x.hooked, x.route.Other:
 		// It is limited or observed.
 		return true
 	case x.payload.kind >= replay.Gotten, retry && x.payload.kind == replay.Memory:
@@ -165,8 +166,8 @@ func (x *exchange) late() error {
 
 // learn records what the last use of base says about connections.
 func (x *exchange) learn(base http.RoundTripper) {
-	if resp := x.last.resp; x.conn.other || resp != nil && resp.ProtoMajor == 2 && x.env.Spares.Some() {
-		x.conn.used(x.env, x.req.URL, base, resp)
+	if resp := x.last.resp; x.route.Other || resp != nil && resp.ProtoMajor == 2 && x.env.Spares.Some() {
+		x.route.Used(&x.env.Spares, base, x.req.URL, resp)
 	}
 }
 
@@ -189,7 +190,17 @@ func (x *exchange) doubts(err error) {
 		// A dial that failed, for instance.
 		return
 	}
-	x.conn.suspect(x.env, x.req.URL, x.last.attempt, err, limit, x.rest != nil)
+	switch a := x.last.attempt; {
+	case a != nil && a.Sends() > 0:
+		x.route.HTTP2 = a.SpokeHTTP2()
+	case a != nil && limit > 0:
+		// An attempt without a connection waited for a dial or for its turn.
+		// That says nothing about any connection.
+		return
+	case a == nil && x.rest == nil: // else it is what the body that has broken came over
+		x.route.HTTP2 = strings.HasPrefix(err.Error(), "http2: ")
+	}
+	x.route.Suspect(&x.env.Spares, hostkey.Of(x.req.URL), limit)
 }
 
 // awaitingHeaders ends the texts of net/http's errors for ResponseHeaderTimeout.
