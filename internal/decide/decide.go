@@ -59,13 +59,13 @@ type Call struct {
 	budgeted bool  // the last attempt is a retry that the budget allowed
 	charged  bool  // such a retry has failed
 	asks     bool  // the last attempt only asks again: the answer before it was no failure of the host
-	told     bool  // the last attempt ended in a 503 that named a wait
+	named    bool  // the last attempt ended in a 503 that named a wait
 	held     uint8 // tokens that the fleet's account was charged for the retry under way
 	owed     uint8 // those of earlier retries that come back if the request ends well
 }
 
-// step returns the step of the backoff that c has reached, from 1.
-func (c *Call) step() int {
+// backoffStep returns the step of the backoff that c has reached, from 1.
+func (c *Call) backoffStep() int {
 	if c.Hedged {
 		return c.Attempts - 1
 	}
@@ -193,7 +193,7 @@ func (r *Rules) pause(h *host.Record, o *Outcome, now time.Duration) (change hos
 // pausedFor returns how long the pause of h holds back c. Whoever wasn't told to wait waits
 // only until the host is seen to answer.
 func (c *Call) pausedFor(h *host.Record, now time.Duration) time.Duration {
-	if c.told {
+	if c.named {
 		return h.PausedFor(now)
 	}
 	return h.DoubtedFor(now)

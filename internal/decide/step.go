@@ -99,8 +99,8 @@ func (c *Call) Step(r *Rules, h *host.Record, e *Event, a *Action, now time.Dura
 // retry is what a Call keeps of a retry on its way to its attempt.
 type retry struct {
 	wait   time.Duration // drawn, or estimated
-	asked  time.Duration // instant at which the account was asked
-	again  time.Duration // the last such instant
+	asked  time.Duration // instant at which the account was asked first
+	latest time.Duration // and last
 	draw   uint64        // decides about the level, so that asking twice forbids no more retries
 	reason Reason
 	queues bool // the wait is at the gate
@@ -172,7 +172,7 @@ func (c *Call) obeyPause(r *Rules, h *host.Record, a *Action, now time.Duration,
 	if paused == 0 {
 		return
 	}
-	lo, hi := r.Backoff.ServerWindow(paused, c.step(), c.Wait)
+	lo, hi := r.Backoff.ServerWindow(paused, c.backoffStep(), c.Wait)
 	left := c.TimeLeft(now)
 	// A host that keeps renewing its pause must not hold a caller without a deadline
 	// forever.
@@ -198,8 +198,8 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 	if h == nil {
 		return
 	}
-	c.told = o.RetryAfter > 0 && r.pauses(o.Received())
-	paused := c.pausedFor(h, now)
+	c.named = o.RetryAfter > 0 && r.pauses(o.Received())
+	paused := c.pausedFor(h, now) // before learn, which adds o's own pause
 	c.learn(r, h, o, a, failed, now, draw)
 	if !failed {
 		return
@@ -224,7 +224,7 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 		c.goOn(a, 0)
 		return
 	}
-	c.retry.asks, c.retry.asked, c.retry.again = true, now, now
+	c.retry.asks, c.retry.asked, c.retry.latest = true, now, now
 	a.Do, a.Reason, a.Wait = Ask, c.retry.reason, c.retry.wait
 }
 
@@ -283,10 +283,10 @@ func (c *Call) final(r *Rules, o *Outcome) Reason {
 	return None
 }
 
-// plan draws the wait of the retry after o, at a host that had been paused for a while
-// before, or returns why it can't be waited for.
+// plan draws the wait of the retry after o, or returns why it can't be waited for. paused
+// is what was left of a pause of the host when o arrived.
 func (c *Call) plan(r *Rules, h *host.Record, o *Outcome, paused, now time.Duration, draw uint64) Reason {
-	left, step := c.TimeLeft(now), c.step()
+	left, step := c.TimeLeft(now), c.backoffStep()
 	var atGate time.Duration
 	if r.Gate && h.Guards != nil {
 		q := c.gateRequest(r)
@@ -366,7 +366,7 @@ func (c *Call) heard(r *Rules, h *host.Record, e *Event, a *Action, now time.Dur
 		}
 		c.retry = retry{}
 	case again:
-		c.retry.again = now
+		c.retry.latest = now
 		c.admit(r, h, a, now, draw)
 	default:
 		c.goOn(a, now-c.retry.asked)
@@ -376,7 +376,7 @@ func (c *Call) heard(r *Rules, h *host.Record, e *Event, a *Action, now time.Dur
 // wake decides at the end of a wait. The account comes before the host: its answer takes
 // time, in which the host may forbid what it has allowed.
 func (c *Call) wake(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
-	if c.retry.asks && now-c.retry.again > account.LongWait {
+	if c.retry.asks && now-c.retry.latest > account.LongWait {
 		a.Do, a.Again = Ask, true
 		return
 	}

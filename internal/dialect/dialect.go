@@ -89,6 +89,7 @@ var ByName = map[string]Dialect{
 			{Name: "X-Ratelimit-Reset-Tokens", Form: moment, Left: "X-Ratelimit-Remaining-Tokens"},
 		},
 	},
+	// What is read anyway, so that a value that isn't understood is said.
 	"shopify": {Besides: []Field{{Name: "Retry-After", Form: moment}}},
 	"stripe":  {Verdict: shouldRetry},
 }
@@ -161,6 +162,7 @@ func (l List) Wait(status int, h http.Header, now time.Time) time.Duration {
 			}
 		}
 	}
+	// Servers write more than the RFC allows, and standard reads no more than that.
 	if wait, ok := moment(h["Retry-After"], h, now); ok {
 		return wait
 	}

@@ -144,11 +144,11 @@ func (x *exchange) most() time.Duration {
 	return most
 }
 
-// run takes the request from event to action. The first event is Began, or Ended if the
-// first attempt has been made, or Due if x is the turn of a body that waits.
-func (x *exchange) run(first decide.Kind) (*http.Response, error) {
+// run takes the request from event to action, from Began on, or from Ended if the first
+// attempt has been made, or from Due if x is the turn of a body that waits.
+func (x *exchange) run(from decide.Kind) (*http.Response, error) {
 	defer x.cleanUp()
-	for what := x.enter(first); ; {
+	for what := x.enter(from); ; {
 		switch do := x.step(what); do {
 		case decide.Send:
 			x.send()
@@ -165,7 +165,7 @@ func (x *exchange) run(first decide.Kind) (*http.Response, error) {
 }
 
 // enter sets up what all attempts share, and returns the kind of the first event.
-func (x *exchange) enter(first decide.Kind) decide.Kind {
+func (x *exchange) enter(from decide.Kind) decide.Kind {
 	if x.call.Attempts == 0 || x.rest != nil {
 		x.idempotent = x.r.Asks.Idempotent(x.req)
 	}
@@ -177,7 +177,7 @@ func (x *exchange) enter(first decide.Kind) decide.Kind {
 	if x.r.MaxAttempts > 1 && x.payload.kind == replay.Once {
 		x.payload.once = replay.Open(x.req, max(0, x.r.MaxReplayBody))
 	}
-	switch first {
+	switch from {
 	case decide.Began:
 		if gone := x.gone(); gone != nil {
 			return x.leave(gone)
@@ -187,6 +187,7 @@ func (x *exchange) enter(first decide.Kind) decide.Kind {
 		}
 	case decide.Ended:
 		if x.rest == nil {
+			// Here, not in adopt: a body that panics as it is closed must find x cleaned up.
 			x.last.take(x.last.resp, x.last.err)
 			x.learn(x.env.Base)
 		}
@@ -195,7 +196,7 @@ func (x *exchange) enter(first decide.Kind) decide.Kind {
 		x.call.WaitsFrom(x.pin())
 		x.goOn()
 	}
-	return first
+	return from
 }
 
 // step tells the machine what has happened, and reports what it says. It returns what to
@@ -250,28 +251,21 @@ func (x *exchange) weigh() {
 	if x.last.race != nil {
 		x.endRace()
 	}
-	if failed := x.last.failure(); failed != nil {
-		x.doubts(failed)
-	}
+	x.reroute()
 	o := &x.event.Outcome
-	if o.Status == http.StatusMisdirectedRequest && x.r.Retryable(o) {
-		// RFC 9110 §15.5.20: whatever the method, over a different connection.
-		if o.Idempotent = true; !x.route.Renew(&x.env.Spares, x.env.Base) {
-			o.Verdict = decide.Final
-		}
-	}
 	failed := x.r.Retryable(o)
 	switch {
 	case x.host != nil:
+		x.last.decided = x.now()
 	case failed:
 		x.last.decided = x.pin()
 	default:
 		x.last.decided = x.look((*host.Table).PinGood)
 	}
-	if x.last.decided == 0 && (x.host != nil || o.Canceled) {
-		x.last.decided = x.now()
-	}
 	if x.host == nil {
+		if o.Canceled {
+			x.last.decided = x.now()
+		}
 		return
 	}
 	if failed && !o.Pending() {

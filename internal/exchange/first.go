@@ -45,8 +45,8 @@ type first struct {
 	began      time.Time // if that matters
 }
 
-// suffices makes the attempt, and reports whether nothing but the number of answers
-// changes with it.
+// suffices makes the attempt, and reports whether its answer needs nothing but to be
+// counted.
 func (f *first) suffices(env *Env, r *Rules, req *http.Request) bool {
 	f.idempotent = r.Asks.Idempotent(req)
 	f.sendPlain(env, r, req)
@@ -54,8 +54,8 @@ func (f *first) suffices(env *Env, r *Rules, req *http.Request) bool {
 	if f.err != nil || resp == nil || resp.StatusCode <= 0 || resp.StatusCode >= http.StatusBadRequest {
 		return false
 	}
-	tells := env.Logger != nil && env.Owner.Unsaid() || resp.ProtoMajor >= 2 && env.Spares.Some()
-	if tells || !env.Hosts.Calm(req.URL) {
+	news := env.Logger != nil && env.Owner.Unsaid() || resp.ProtoMajor >= 2 && env.Spares.Some()
+	if news || !env.Hosts.Calm(req.URL) {
 		return false
 	}
 	r.Metrics.Answered(resp.StatusCode)
@@ -88,12 +88,12 @@ func (f *first) sendPlain(env *Env, r *Rules, req *http.Request) {
 func (f *first) panicked(env *Env, r *Rules, req *http.Request) {
 	var x exchange
 	x.init(env, r, req, f.kind, nil)
-	x.resume(f)
+	x.adopt(f)
 	x.cleanUp()
 }
 
-// begin takes req through its attempts as an exchange, of which f is the first attempt if
-// it was made.
+// begin takes req through its attempts as an exchange. If f was made, it is the first
+// attempt, and the exchange begins where that has ended.
 //
 //go:noinline
 func begin(env *Env, r *Rules, req *http.Request, asked Asked, f *first) (*http.Response, error) {
@@ -101,7 +101,7 @@ func begin(env *Env, r *Rules, req *http.Request, asked Asked, f *first) (*http.
 	x.init(env, r, req, f.kind, asked)
 	what := decide.Began
 	if f.made {
-		x.resume(f)
+		x.adopt(f)
 		what = decide.Ended
 	}
 	resp, err := x.run(what)
@@ -111,8 +111,8 @@ func begin(env *Env, r *Rules, req *http.Request, asked Asked, f *first) (*http.
 	return resp, err
 }
 
-// resume makes f the first attempt of x.
-func (x *exchange) resume(f *first) {
+// adopt makes f the first attempt of x.
+func (x *exchange) adopt(f *first) {
 	x.started, x.idempotent, x.call.Attempts = f.began, f.idempotent, 1
 	x.last.resp, x.last.err = f.resp, f.err
 	x.told.attempted, x.told.pending = true, true

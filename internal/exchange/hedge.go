@@ -39,6 +39,7 @@ type race struct {
 	began time.Duration // instant at which first began
 	known *hedge.Host
 	delay time.Duration // 0: the first attempt is never late
+	good  bool          // the first attempt has ended in an answer that nothing should replace
 	alarm *alarm.Alarm  // nil without a delay
 
 	mu     sync.Mutex
@@ -237,11 +238,12 @@ func (c *race) close() (second *attempt.Attempt) {
 // of the first good answer. A failure waits for the other attempt.
 func (x *exchange) endRace() {
 	c, o := x.last.race, &x.event.Outcome
-	out, good := c.stop(), x.good()
+	out := c.stop()
+	c.good = x.good()
 	if x.last.resp == nil && (o.Canceled || o.Timeout) {
 		c.hung()
 	}
-	waited := out && !good && !o.Canceled
+	waited := out && !c.good && !o.Canceled
 	if waited {
 		o.Canceled = x.sleep(time.NewTimer(hedgePatience*c.delay), c.ended) != nil
 	}
@@ -251,7 +253,7 @@ func (x *exchange) endRace() {
 		if c.broke != nil {
 			panic(c.broke)
 		}
-		c.learnDelay(o, good)
+		c.learnDelay(o)
 		return
 	}
 	x.call.Attempts, x.call.Hedged = 2, true
@@ -270,13 +272,13 @@ func (x *exchange) endRace() {
 		hedge, l.attempt, l.result = meter.HedgeFailed, second, meter.Error
 	case c.hedge != nil:
 		hedge = meter.HedgeFailed
-		l = x.mergeFailure(c.hedge, good)
+		l = x.mergeFailure(c)
 	default:
 		l.attempt = second
 		switch {
 		case waited && !o.Canceled:
 			hedge, l.result = meter.HedgeFailed, meter.Timeout
-		case !good:
+		case !c.good:
 			l.result = meter.Canceled
 		}
 		if second != nil {
@@ -346,11 +348,12 @@ func (j *journey) follow(h *exchange) {
 	}
 }
 
-// mergeFailure makes the failure of the hedge h part of the outcome of x, unless the
+// mergeFailure makes the failure of the hedge of c part of the outcome of x, unless the
 // first attempt was good. It returns the attempt that doesn't go on.
 // All rules count both failures as one. A response in hand comes before an error, and
 // whatever a server has said about retries holds.
-func (x *exchange) mergeFailure(h *exchange, good bool) (l loser) {
+func (x *exchange) mergeFailure(c *race) (l loser) {
+	h := c.hedge
 	if !h.done {
 		// Its goroutine has ended within the base.
 		h.drop()
@@ -358,7 +361,7 @@ func (x *exchange) mergeFailure(h *exchange, good bool) (l loser) {
 	}
 	l = loser{attempt: h.last.attempt, outcome: h.event.Outcome}
 	switch {
-	case good:
+	case c.good:
 		h.drop()
 	case x.last.resp == nil && h.last.resp != nil:
 		l.attempt, l.outcome = x.last.attempt, x.event.Outcome
@@ -372,7 +375,7 @@ func (x *exchange) mergeFailure(h *exchange, good bool) (l loser) {
 		h.drop()
 	}
 	l.result = resultOf(&l.outcome, decide.None)
-	if good {
+	if c.good {
 		return l
 	}
 	o := &x.event.Outcome
@@ -384,13 +387,13 @@ func (x *exchange) mergeFailure(h *exchange, good bool) (l loser) {
 }
 
 // learnDelay tells the rule how a first attempt without a hedge has ended: in o.
-func (c *race) learnDelay(o *decide.Outcome, good bool) {
+func (c *race) learnDelay(o *decide.Outcome) {
 	var took time.Duration
-	if c.delay == 0 || !good {
+	if c.delay == 0 || !c.good {
 		took = c.env.now() - c.began
 	}
 	switch {
-	case good:
+	case c.good:
 		c.known.Answered(c.r.Hedge, took, c.late)
 	case o.Timeout:
 		c.known.TimedOut(took)

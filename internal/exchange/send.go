@@ -171,6 +171,19 @@ func (x *exchange) learn(base http.RoundTripper) {
 	}
 }
 
+// reroute chooses the connection of the next attempt by how the last one has ended.
+func (x *exchange) reroute() {
+	if failed := x.last.failure(); failed != nil {
+		x.doubts(failed)
+	}
+	if o := &x.event.Outcome; o.Status == http.StatusMisdirectedRequest && x.r.Retryable(o) {
+		// RFC 9110 §15.5.20: whatever the method, over a different connection.
+		if o.Idempotent = true; !x.route.Renew(&x.env.Spares, x.env.Base) {
+			o.Verdict = decide.Final
+		}
+	}
+}
+
 // doubts records what err, with which the last attempt has failed, says about its
 // connection.
 func (x *exchange) doubts(err error) {

@@ -166,7 +166,7 @@ func (j *journey) bodyWaits() bool {
 // its time here.
 func (x *exchange) wait() decide.Kind {
 	a := &x.action
-	if a.Reason != decide.None {
+	if a.Reason != decide.None { // of a retry: this wait follows an attempt
 		if x.payload.kind != replay.None && !x.renew() {
 			return decide.NoBody
 		}
@@ -177,7 +177,7 @@ func (x *exchange) wait() decide.Kind {
 		timer = time.NewTimer(a.Wait)
 	}
 	if x.last.held {
-		x.discard(a.Wait)
+		x.discard(a.Wait) // within the wait
 	}
 	var woken <-chan struct{}
 	if a.AtGate {

@@ -31,10 +31,10 @@ type Record struct {
 	Charged bool        // a retry has been charged to the fleet's account, and nothing has succeeded since
 	Guards  *Guards     // nil until a breaker or a gate needs it
 
-	paused atomic.Int64  // instant at which the pause ends that the host asked for; 0: it never did
-	told   time.Duration // instant of the word since which the host is in doubt
-	proof  proof         // what good answers say about the pause
-	table  *Table        // counts the gates of keys of all its hosts; nil: this host counts its own
+	paused     atomic.Int64  // instant at which the pause ends that the host asked for; 0: it never did
+	doubtSince time.Duration // instant of the word that began the doubt about the whole host
+	proof      proof         // what good answers say about the pause
+	table      *Table        // counts the gates of keys of all its hosts; nil: this host counts its own
 }
 
 // Guards are the breaker and the gates of a host, which few hosts need.
@@ -129,13 +129,13 @@ func (s *Record) Told(now time.Duration) {
 		s.proof = before
 		return
 	}
-	s.told, s.proof = now, doubt
+	s.doubtSince, s.proof = now, doubt
 }
 
 // Answered records a good answer to an attempt that began at the instant began. The caller
 // must hold the lock.
 func (s *Record) Answered(began time.Duration) {
-	if s.paused.Load() != 0 && began >= s.told {
+	if s.paused.Load() != 0 && began >= s.doubtSince {
 		s.proof = since
 	}
 }
