@@ -10,7 +10,7 @@ import (
 )
 
 // back returns how long it takes until the host may take what it can't take now, for a
-// reason to give up after e, or 0 if nobody knows.
+// reason to give up after e, or 0 if nobody knows. The reason is h's, so h isn't nil.
 func (c *Call) back(h *host.Record, e *Event, reason Reason, now time.Duration) time.Duration {
 	switch reason {
 	case BreakerOpen:

@@ -58,7 +58,7 @@ type Call struct {
 
 	budgeted bool  // the last attempt is a retry that the budget allowed
 	charged  bool  // such a retry has failed
-	asks     bool  // the last attempt only asks again: the answer before it was no failure of the host
+	polls    bool  // the last attempt only asks again: the answer before it was no failure of the host
 	named    bool  // the last attempt ended in a 503 that named a wait
 	held     uint8 // tokens that the fleet's account was charged for the retry under way
 	owed     uint8 // those of earlier retries that come back if the request ends well
@@ -98,6 +98,14 @@ type Outcome struct {
 // how the attempt ended.
 func (o *Outcome) Received() int { return cmp.Or(o.Status, o.Lost) }
 
+// Well reports whether o is an answer of a host that is well, whatever it says.
+func (o *Outcome) Well() bool {
+	return o.Status > 0 && o.Status < 500 && o.Status != http.StatusTooManyRequests
+}
+
+// throttled reports whether the server has refused the request for its rate.
+func (o *Outcome) throttled() bool { return o.Received() == http.StatusTooManyRequests }
+
 // giveBack gives back what c has taken for an attempt that isn't made, or that says
 // nothing about the host: tokens, a place at the gate and a place among the breaker's
 // probes. It reports whether other calls must ask again now.
@@ -131,41 +139,50 @@ func (c *Call) learn(r *Rules, h *host.Record, o *Outcome, a *Action, failed boo
 	}
 	switch {
 	case failed && o.Pending():
-		c.asks = true
+		c.polls = true
 	case failed:
 		h.Debt.Fail(r.Budget, c.budgeted, c.charged, o.Timeout)
 		c.charged = c.charged || c.budgeted
 		a.Change |= r.pause(h, o, now)
 	default:
-		if o.Took > 0 && o.Status < 500 && o.Status != http.StatusTooManyRequests {
+		if o.Took > 0 && o.Well() {
 			h.Answered(span.Sub(now, o.Took))
 		}
 		h.Debt.Succeed(r.Budget, c.paid+c.lent, c.Attempts == 1, r.slow(o))
 		c.paid, c.lent = 0, 0
 	}
 	c.spent()
-	failed = failed && !o.Pending()
-	if r.Gate {
-		if failed && r.refused(o) {
-			var told bool
-			if told, a.Wakes = h.Guard().Gates.Refuse(&c.ticket, c.Gate, o.RetryAfter, now, h.PausedUntil(), draw); told {
-				a.Change |= host.Paused
-			}
-		} else if h.Guards != nil {
-			// A 429 that the policy doesn't retry is a refusal too, but not one
-			// that the gate can learn from.
-			accepted := !failed && o.Status != http.StatusTooManyRequests && o.Status != 0
-			a.Wakes = h.Guards.Gates.Pass(&c.ticket, c.Gate, accepted, now, h.PausedUntil())
+	unwell := failed && !o.Pending()
+	switch {
+	case !r.Gate:
+	case unwell && r.refused(o):
+		var change host.Change
+		change, a.Wakes = c.refuse(&c.ticket, h, o, now, draw)
+		a.Change |= change
+	case h.Guards != nil:
+		// A 429 that the policy doesn't retry is a refusal too, but not one
+		// that the gate can learn from.
+		accepted := !unwell && o.Status != http.StatusTooManyRequests && o.Status != 0
+		a.Wakes = h.Guards.Gates.Pass(&c.ticket, c.Gate, accepted, now, h.PausedUntil())
+	}
+	if unwell || h.Guards != nil { // a success needs no breaker
+		if r.Breaker != nil {
+			a.Change |= host.BreakerChanges[h.Guard().Breaker.Record(r.Breaker, &c.pass, unwell, now, draw)]
+		} else if !unwell {
+			h.Guards.Breaker.EndRun()
 		}
 	}
-	switch {
-	case !failed && h.Guards == nil:
-	case r.Breaker != nil:
-		a.Change |= host.BreakerChanges[h.Guard().Breaker.Record(r.Breaker, &c.pass, failed, now, draw)]
-	case !failed:
-		h.Guards.Breaker.EndRun()
-	}
 	c.pass.Probe = false
+}
+
+// refuse tells the gate of c that the server has refused the attempt of t in o. It reports
+// whether the server has told others to wait longer, and whether other calls must ask again.
+func (c *Call) refuse(t *gate.Ticket, h *host.Record, o *Outcome, now time.Duration, draw uint64) (change host.Change, wakes bool) {
+	told, wakes := h.Guard().Gates.Refuse(t, c.Gate, o.RetryAfter, now, h.PausedUntil(), draw)
+	if told {
+		change = host.Paused
+	}
+	return change, wakes
 }
 
 // pause pauses h if the server has asked for that in o, which has failed.
@@ -205,9 +222,7 @@ func (o *Outcome) Pending() bool { return o.Status > 0 && o.Status < 400 }
 
 // asksAgain reports whether a retry after o repeats a question rather than a request that
 // has failed. What it costs comes back if the request ends well.
-func (o *Outcome) asksAgain() bool {
-	return o.Status > 0 && o.Status < 500 && o.Status != http.StatusTooManyRequests && o.Status != http.StatusRequestTimeout
-}
+func (o *Outcome) asksAgain() bool { return o.Well() && o.Status != http.StatusRequestTimeout }
 
 // room returns how much time the attempt after o needs before the deadline: as long as the
 // last one took. An attempt that hung predicts nothing, unless retries fail too.
@@ -224,7 +239,7 @@ const hang = time.Second / 2
 
 // spent keeps what the last attempt took: it isn't given back, or only at the end.
 func (c *Call) spent() {
-	if c.asks && c.lent < 1<<30 { // far above what a sane request pays
+	if c.polls && c.lent < 1<<30 { // far above what a sane request pays
 		c.lent += c.paid
 	}
 	c.paid, c.budgeted = 0, false

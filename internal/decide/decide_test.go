@@ -24,7 +24,7 @@ import (
 // The decisions after one attempt at a healthy host.
 //
 //retrip:promise P6 P8 P10 P19
-func TestNext(t *testing.T) {
+func TestStep_Ended(t *testing.T) {
 	const ms, s = time.Millisecond, time.Second
 	tests := []struct {
 		name    string

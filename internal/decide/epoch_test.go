@@ -21,7 +21,7 @@ import (
 
 // The caller chooses the epoch. Decisions are the same for instants long after
 // the epoch, before it and around it.
-func TestHost_EpochDoesNotMatter(t *testing.T) {
+func TestStep_EpochDoesNotMatter(t *testing.T) {
 	for name, p := range map[string]retrip.Policy{
 		"pause":          {Budget: retrip.Off},
 		"breaker":        {Breaker: retrip.Breaker{MinVolume: 3}},
@@ -86,7 +86,7 @@ func story(r play.Judge, seed uint64, from time.Duration) []string {
 	return told
 }
 
-func TestHost_PauseBeforeTheEpoch(t *testing.T) {
+func TestStep_PauseBeforeTheEpoch(t *testing.T) {
 	r := play.Rules(t, retrip.Policy{Budget: retrip.Off})
 	var h host.Record
 	require.Zero(t, h.PausedFor(-time.Hour), "a healthy host isn't paused until the epoch")

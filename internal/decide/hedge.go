@@ -53,19 +53,13 @@ func (r *Rules) Refused(o *Outcome) bool {
 // doesn't count: another one beside it does. It reports whether any call waiting at the
 // gate must be woken.
 func (r *Rules) Obey(h *host.Record, c *Call, o *Outcome, now time.Duration, draw uint64) (change host.Change, wakes bool) {
-	if r.Gate && c.Gate != "" {
-		h.MakeRoom(now)
-	}
-	h.Lock()
+	c.lock(r, h, now)
 	defer h.Unlock()
 	change = r.pause(h, o, now)
 	if !r.Gate {
 		return change, false
 	}
 	var ticket gate.Ticket // no gate has released the attempt
-	told, wakes := h.Guard().Gates.Refuse(&ticket, c.Gate, o.RetryAfter, now, h.PausedUntil(), draw)
-	if told {
-		change |= host.Paused
-	}
-	return change, wakes
+	told, wakes := c.refuse(&ticket, h, o, now, draw)
+	return change | told, wakes
 }

@@ -17,7 +17,7 @@ import (
 
 // An attempt that doesn't count says what it would say of the host if it counted, and
 // takes nothing: no token, no step of the backoff, no attempt. Hedges then stop.
-func TestOverhear(t *testing.T) {
+func TestObey(t *testing.T) {
 	const word = 7 * time.Second
 	for _, tt := range []struct {
 		status   int

@@ -57,7 +57,7 @@ func (r *Rules) repeatable(o *Outcome) bool {
 // refused reports whether o is a refusal in the eyes of a gate. The gate then
 // holds back all further requests.
 func (r *Rules) refused(o *Outcome) bool {
-	return o.Received() == http.StatusTooManyRequests || o.Received() == http.StatusServiceUnavailable && o.RetryAfter > 0
+	return o.throttled() || o.Received() == http.StatusServiceUnavailable && o.RetryAfter > 0
 }
 
 // pauses reports whether a Retry-After on status applies to all clients of the

@@ -52,7 +52,7 @@ func TestHostState_InTrouble(t *testing.T) {
 // lost.
 //
 //retrip:promise P13
-func TestHost_Concurrently(t *testing.T) {
+func TestStep_Concurrently(t *testing.T) {
 	var h host.Record
 	r := play.Rules(t, retrip.Policy{
 		MaxAttempts: 3,

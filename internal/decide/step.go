@@ -5,7 +5,6 @@ package decide
 
 import (
 	"math"
-	"net/http"
 	"time"
 
 	"github.com/retrip/retrip/internal/account"
@@ -73,10 +72,7 @@ const (
 func (c *Call) Step(r *Rules, h *host.Record, e *Event, a *Action, now time.Duration, draw uint64) {
 	*a = Action{}
 	if h != nil {
-		if r.Gate && c.Gate != "" {
-			h.MakeRoom(now)
-		}
-		h.Lock()
+		c.lock(r, h, now)
 		defer h.Unlock()
 	}
 	switch e.Kind {
@@ -94,6 +90,14 @@ func (c *Call) Step(r *Rules, h *host.Record, e *Event, a *Action, now time.Dura
 	if a.Do >= Answer {
 		a.Wait = c.back(h, e, a.Reason, now)
 	}
+}
+
+// lock locks h. Room for the gate of c comes first: making it locks other hosts.
+func (c *Call) lock(r *Rules, h *host.Record, now time.Duration) {
+	if r.Gate && c.Gate != "" {
+		h.MakeRoom(now)
+	}
+	h.Lock()
 }
 
 // retry is what a Call keeps of a retry on its way to its attempt.
@@ -143,12 +147,12 @@ func (c *Call) admit(r *Rules, h *host.Record, a *Action, now time.Duration, dra
 
 // atGate asks the gate of c.
 func (c *Call) atGate(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
-	paused := h.PausedUntil()
-	if h.Guards == nil && paused <= now {
+	pausedUntil := h.PausedUntil()
+	if h.Guards == nil && pausedUntil <= now {
 		return
 	}
 	q := c.gateRequest(r)
-	answer := h.Guard().Gates.Admit(&c.ticket, &q, now, paused, draw)
+	answer := h.Guard().Gates.Admit(&c.ticket, &q, now, pausedUntil, draw)
 	a.AtGate, a.Wakes, a.Wait = answer.Waits, answer.Wakes, answer.Wait
 	switch {
 	case answer.Refusal != 0:
@@ -220,7 +224,8 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 	}
 	a.FromServer = o.RetryAfter > 0 || paused > 0
 	c.began = now
-	if c.Account == 0 || c.retry.queues && o.Received() == http.StatusTooManyRequests || o.Pending() {
+	costsNothing := c.retry.queues && o.throttled() || o.Pending()
+	if c.Account == 0 || costsNothing {
 		c.goOn(a, 0)
 		return
 	}
@@ -235,7 +240,7 @@ func (c *Call) settle(h *host.Record, o *Outcome, a *Action, failed bool) {
 	held := c.held
 	a.Tokens, c.held = account.Back(held, !failed), 0
 	if failed {
-		if held > 0 && (c.asks || o.Pending()) && c.owed < math.MaxUint8 {
+		if held > 0 && (c.polls || o.Pending()) && c.owed < math.MaxUint8 {
 			c.owed += account.Cost
 		}
 		return
@@ -307,7 +312,7 @@ func (c *Call) plan(r *Rules, h *host.Record, o *Outcome, paused, now time.Durat
 	switch word := max(o.RetryAfter, paused); {
 	case word > 0:
 		lo, hi = r.Backoff.ServerWindow(word, step, c.Wait)
-	case o.Received() == http.StatusTooManyRequests:
+	case o.throttled():
 		lo, hi = r.Backoff.Throttled().Window(step, c.Wait)
 	default:
 		lo, hi = r.Backoff.Window(step, c.Wait)
@@ -325,10 +330,10 @@ func (c *Call) pay(r *Rules, h *host.Record, o *Outcome, now time.Duration) Reas
 	if r.Breaker != nil && h.Guards != nil && h.Guards.Breaker.Refuses(span.Add(now, c.retry.wait)) {
 		return BreakerOpen
 	}
-	if c.asks = o.asksAgain(); o.Pending() {
+	if c.polls = o.asksAgain(); o.Pending() {
 		return None
 	}
-	if r.Gate && o.Received() == http.StatusTooManyRequests {
+	if r.Gate && o.throttled() {
 		// A 429 costs nothing at a gate: the gate has already slowed down all further
 		// requests, including this one.
 		return None

@@ -18,7 +18,7 @@ import (
 )
 
 //retrip:promise P9
-func TestWake(t *testing.T) {
+func TestStep_Due(t *testing.T) {
 	const s = time.Second
 	tests := []struct {
 		name     string

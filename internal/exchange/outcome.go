@@ -149,7 +149,7 @@ func (j *journey) classifyFailure(came *http.Response, err error) {
 // should replace.
 func (j *journey) good() bool {
 	o := &j.event.Outcome
-	return o.Status != 0 && o.Status < http.StatusInternalServerError && o.Status != http.StatusTooManyRequests && !j.r.Retryable(o)
+	return o.Well() && !j.r.Retryable(o)
 }
 
 // awaitsBody reports whether the body of the response must arrive within the attempt. One

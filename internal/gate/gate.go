@@ -131,22 +131,22 @@ const (
 )
 
 // opens returns the instant at which pause and pace allow the next release, for
-// a host that is paused until paused.
-func (g *gate) opens(paused time.Duration) time.Duration {
+// a host that is paused until pausedUntil.
+func (g *gate) opens(pausedUntil time.Duration) time.Duration {
 	if !g.shut {
-		return paused
+		return pausedUntil
 	}
 	next := g.nextRelease
 	if g.queue.len() <= 1 {
 		next = min(next, span.Add(max(g.lastRelease, g.closedUntil), span.Add(g.planned, alone)))
 	}
-	return max(next, g.closedUntil, paused)
+	return max(next, g.closedUntil, pausedUntil)
 }
 
 // ready is like opens, but also waits for the result of the probe for as long
 // as one can be expected.
-func (g *gate) ready(paused time.Duration) time.Duration {
-	at := g.opens(paused)
+func (g *gate) ready(pausedUntil time.Duration) time.Duration {
+	at := g.opens(pausedUntil)
 	if g.probe == probeAway {
 		at = max(at, span.Add(g.lastRelease, max(hangs, g.planned, span.Mul(g.took, 4))))
 	}
@@ -154,9 +154,9 @@ func (g *gate) ready(paused time.Duration) time.Duration {
 }
 
 // mustNotWait returns why a request must not wait behind ahead others, or 0 if it may.
-func (g *gate) mustNotWait(w *waiter, ahead int, now, paused time.Duration) Refusal {
-	told := max(g.toldUntil, paused)
-	at := g.opens(paused)
+func (g *gate) mustNotWait(w *waiter, ahead int, now, pausedUntil time.Duration) Refusal {
+	told := max(g.toldUntil, pausedUntil)
+	at := g.opens(pausedUntil)
 	switch {
 	case span.Sub(told, now) > w.patience:
 		return TooLong
@@ -164,8 +164,12 @@ func (g *gate) mustNotWait(w *waiter, ahead int, now, paused time.Duration) Refu
 		return Paused
 	case max(at, now) > w.until:
 		return Late
-	case g.shut && !g.pace.free && float64(max(at, now))+float64(float64(ahead)*float64(g.pace.gap())) > float64(w.until):
-		// While the pace is free only the pause is known.
+	case !g.shut || g.pace.free:
+		// Only the pause is known.
+		return 0
+	}
+	behind := float64(ahead) * float64(g.pace.gap())
+	if float64(max(at, now))+behind > float64(w.until) {
 		return Late
 	}
 	return 0
@@ -181,10 +185,10 @@ func (q *Request) until(usual time.Duration) time.Duration {
 }
 
 // ask releases c if it is c's turn; otherwise it makes c wait or give up.
-func (g *gate) ask(c *Ticket, q *Request, now, paused time.Duration) Answer {
+func (g *gate) ask(c *Ticket, q *Request, now, pausedUntil time.Duration) Answer {
 	w := waiter{number: c.number, until: q.until(g.took), patience: q.Patience, who: q.Who, refused: c.refused, passed: c.passed}
 	waits := c.number != 0 && g.queue.has(c.number)
-	at := g.ready(paused)
+	at := g.ready(pausedUntil)
 	if q.Deadline != 0 && now > q.Deadline {
 		return Answer{Refusal: Late}
 	}
@@ -197,7 +201,7 @@ func (g *gate) ask(c *Ticket, q *Request, now, paused time.Duration) Answer {
 			g.queue.last++
 			c.number, w.number = g.queue.last, g.queue.last
 		}
-		if refusal := g.mustNotWait(&w, g.queue.ahead(w.number), now, paused); refusal != 0 {
+		if refusal := g.mustNotWait(&w, g.queue.ahead(w.number), now, pausedUntil); refusal != 0 {
 			return Answer{Refusal: refusal}
 		}
 		g.queue.insert(w)
@@ -209,7 +213,7 @@ func (g *gate) ask(c *Ticket, q *Request, now, paused time.Duration) Answer {
 			g.release(c, now)
 			return Answer{}
 		}
-		if refusal := g.mustNotWait(&w, 0, now, paused); refusal != 0 {
+		if refusal := g.mustNotWait(&w, 0, now, pausedUntil); refusal != 0 {
 			return Answer{Refusal: refusal}
 		}
 		g.asker, g.asksAt = c.number, at

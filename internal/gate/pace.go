@@ -46,21 +46,21 @@ const (
 
 	// A free pace begins to rule above this share of refusals, and after long pauses:
 	// it would use up a window in a burst. Its target is at most firstTop accepted rates.
-	much      = 1.0 / 8
-	longPause = 5 * time.Second
-	firstTop  = 8
+	muchRefused = 1.0 / 8
+	longPause   = 5 * time.Second
+	firstTop    = 8
 
 	// The least pace, and what an interval must accept, as a share of the best rate.
 	// If it doesn't, the pace becomes faster times the best.
 	kept, faster = 4.0 / 5, 2
 
 	// A ruling pace becomes free if it leaves more than the share helps of the former
-	// share refused, unless few are refused; where most were refused, perhaps because
-	// others share the limit, only if it also accepts less than the share lost of what
-	// the free pace did; and if it accepts less than the share gone of that.
-	helps, few, most = 1.0 / 2, 1.0 / 16, 0.6
-	lost, gone       = 1.0 / 2, 1.0 / 16
-	rest             = 16 // then it is free for so many of the failed intervals, unless twice as many are refused
+	// share refused, unless few are; where most were refused, perhaps because others
+	// share the limit, only if it also accepts less than the share lostRate of what the
+	// free pace did; and if it accepts less than the share goneRate of that.
+	helps, fewRefused, mostRefused = 1.0 / 2, 1.0 / 16, 0.6
+	lostRate, goneRate             = 1.0 / 2, 1.0 / 16
+	rest                           = 16 // then it is free for so many of the failed intervals, unless twice as many are refused
 
 	// A refusal costs about one pause in 17. 16 units, and about 8 of growth, take
 	// two minutes, three gaps or twelve pauses at most, to find a limit that has gone.
@@ -132,7 +132,11 @@ func (p *pace) judge(news bool, pause, usual, now time.Duration) bool {
 		p.bad++
 	}
 	took, n := span.Sub(now, p.from), p.good+p.bad
-	if !news || took < max(pause, gapLow) || n < ruledInterval || p.free && (n < freeInterval || took < max(leastInterval, 4*usual)) {
+	outcomes, long := float64(ruledInterval), max(pause, gapLow)
+	if p.free {
+		outcomes, long = freeInterval, max(long, leastInterval, 4*usual)
+	}
+	if !news || n < outcomes || took < long {
 		return false
 	}
 	share, rate, best := p.bad/n, p.good/took.Seconds(), p.best
@@ -140,12 +144,14 @@ func (p *pace) judge(news bool, pause, usual, now time.Duration) bool {
 	if p.free && pause <= longPause {
 		share -= math.Sqrt(p.bad) / n // that much may be chance
 	}
+	useless := share > max(fewRefused, helps*p.was)
+	costly := p.was < mostRefused || rate < lostRate*p.could
 	p.from, p.good, p.bad, p.best = now, 0, 0, max(rate, best)
 	switch {
-	case p.free && rested && (share > much || pause > longPause):
+	case p.free && rested && (share > muchRefused || pause > longPause):
 		p.best, p.could = rate, rate
 		p.bound(rate, max(rate, min(p.low, firstTop*rate)))
-	case !p.free && (rate < gone*p.could || share > max(few, helps*p.was) && (p.was < most || rate < lost*p.could)):
+	case !p.free && (rate < goneRate*p.could || useless && costly):
 		p.low, p.until = p.rate(), span.Add(now, span.Mul(took, rest))
 	case !p.free && rate < kept*best:
 		p.best = max(rate, kept*best)

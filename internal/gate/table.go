@@ -16,7 +16,7 @@ import (
 type Table struct {
 	own   gate
 	keyed map[string]*gate
-	Made  *atomic.Int64 // number of keyed gates of all hosts that share the bound
+	Made  *atomic.Int64 // number of keyed gates of all hosts that share the bound; set before any use with a key
 	epoch uint32        // the newest epoch of all gates: no two pauses have the same
 	woken []any         // Who of the requests that must ask again
 }
@@ -25,12 +25,11 @@ type Table struct {
 // Transport together. Further keys share the gate of their host.
 const MostKeys = 4096
 
-// of returns the gate of c. If there is none yet, it makes one if create is
-// set, and otherwise returns nil.
-func (s *Table) of(c *Ticket, key string, now time.Duration, create bool) *gate {
+// of returns the gate of c, or nil if there is none yet.
+func (s *Table) of(c *Ticket, key string, now time.Duration) *gate {
 	g := c.gate
 	if g == nil || g.dropped {
-		if g = s.find(key, create); g == nil {
+		if g = s.find(key); g == nil {
 			return nil
 		}
 		// The number belonged to another gate.
@@ -44,27 +43,28 @@ func (s *Table) of(c *Ticket, key string, now time.Duration, create bool) *gate 
 	return g
 }
 
-func (s *Table) find(key string, create bool) *gate {
-	if key == "" {
-		return &s.own
+// made is of, but makes the gate if there is none yet.
+func (s *Table) made(c *Ticket, key string, now time.Duration) *gate {
+	if (c.gate == nil || c.gate.dropped) && s.find(key) == nil {
+		if s.keyed == nil {
+			s.keyed = map[string]*gate{}
+		}
+		// Other hosts may add gates concurrently: a few too many do no harm.
+		s.Made.Add(1)
+		s.keyed[key] = &gate{}
 	}
+	return s.of(c, key, now)
+}
+
+// find returns the gate of key, or nil if there is none but could be one.
+func (s *Table) find(key string) *gate {
 	if g := s.keyed[key]; g != nil {
 		return g
 	}
-	if s.Full() {
+	if key == "" || s.Full() {
 		return &s.own
 	}
-	if !create {
-		return nil
-	}
-	if s.keyed == nil {
-		s.keyed = map[string]*gate{}
-	}
-	// Other hosts may add gates concurrently: a few too many do no harm.
-	s.Made.Add(1)
-	g := &gate{}
-	s.keyed[key] = g
-	return g
+	return nil
 }
 
 // Full reports whether keys without a gate must share that of their host. It needs
@@ -158,9 +158,9 @@ func (s *Table) all() iter.Seq[*gate] {
 // settle makes sure that the next call at g asks in time: it wakes the call
 // unless the call was last told to ask by that time. It reports whether any
 // call must be woken.
-func (s *Table) settle(g *gate, paused time.Duration) bool {
+func (s *Table) settle(g *gate, pausedUntil time.Duration) bool {
 	if w := g.queue.front(g.probe == probeDue); w != nil {
-		if at := g.ready(paused); w.number != g.asker || at < g.asksAt {
+		if at := g.ready(pausedUntil); w.number != g.asker || at < g.asksAt {
 			g.asker, g.asksAt = w.number, at
 			if w.who != nil {
 				s.woken = append(s.woken, w.who)
@@ -172,9 +172,9 @@ func (s *Table) settle(g *gate, paused time.Duration) bool {
 
 // dismiss removes the calls from g's queue that would miss their deadlines or
 // that don't wait that long. It wakes them, so that they learn about it.
-func (s *Table) dismiss(g *gate, now, paused time.Duration) {
+func (s *Table) dismiss(g *gate, now, pausedUntil time.Duration) {
 	g.queue.keep(func(w *waiter, ahead int) bool {
-		if g.mustNotWait(w, ahead, now, paused) == 0 {
+		if g.mustNotWait(w, ahead, now, pausedUntil) == 0 {
 			return true
 		}
 		if w.who != nil {
@@ -185,50 +185,53 @@ func (s *Table) dismiss(g *gate, now, paused time.Duration) {
 }
 
 // Admit asks for a release of c at the instant now, from a host that is paused
-// until paused, which may be in the past.
-func (s *Table) Admit(c *Ticket, q *Request, now, paused time.Duration, draw uint64) Answer {
-	g := s.of(c, q.Key, now, paused > now)
+// until pausedUntil, which may be in the past.
+func (s *Table) Admit(c *Ticket, q *Request, now, pausedUntil time.Duration, draw uint64) Answer {
+	g := s.of(c, q.Key, now)
+	if pausedUntil > now {
+		g = s.made(c, q.Key, now)
+	}
 	if g == nil {
 		return Answer{}
 	}
-	if !g.shut && paused > now {
+	if !g.shut && pausedUntil > now {
 		// The server paused the host for another key, or for requests whose
 		// policy has no gate. The calls that wait for the end of the pause
 		// must not all go at that instant.
 		s.epoch++
-		left := span.Sub(paused, now)
+		left := span.Sub(pausedUntil, now)
 		g.begin(left, now)
 		g.close(left, now, s.epoch, draw)
-		g.toldUntil = paused
+		g.toldUntil = pausedUntil
 	}
-	d := g.ask(c, q, now, paused)
+	d := g.ask(c, q, now, pausedUntil)
 	if d.Refusal != 0 {
 		g.leave(c)
 	}
-	d.Wakes = s.settle(g, paused)
+	d.Wakes = s.settle(g, pausedUntil)
 	return d
 }
 
 // Refuse records that the server refused c with word, or 0 if it named no wait.
 // It reports whether the server told the host or its key to wait longer, and
 // whether any call must be woken.
-func (s *Table) Refuse(c *Ticket, key string, word, now, paused time.Duration, draw uint64) (told, wakes bool) {
-	g := s.of(c, key, now, true)
+func (s *Table) Refuse(c *Ticket, key string, word, now, pausedUntil time.Duration, draw uint64) (told, wakes bool) {
+	g := s.made(c, key, now)
 	before := g.toldUntil
 	if !g.shut {
 		before = now
 	}
 	if g.refuse(c, word, now, s.epoch+1, draw) {
-		s.dismiss(g, now, paused)
+		s.dismiss(g, now, pausedUntil)
 	}
 	s.epoch = max(s.epoch, g.epoch)
-	return g.toldUntil > before, s.settle(g, paused)
+	return g.toldUntil > before, s.settle(g, pausedUntil)
 }
 
 // Pass records any other outcome of c: that the server accepted it, or nothing that the
 // gate can learn from. It reports whether any call must be woken.
-func (s *Table) Pass(c *Ticket, key string, accepted bool, now, paused time.Duration) (wakes bool) {
-	g := s.of(c, key, now, false)
+func (s *Table) Pass(c *Ticket, key string, accepted bool, now, pausedUntil time.Duration) (wakes bool) {
+	g := s.of(c, key, now)
 	if g == nil {
 		return false
 	}
@@ -237,20 +240,20 @@ func (s *Table) Pass(c *Ticket, key string, accepted bool, now, paused time.Dura
 	} else {
 		g.leave(c)
 	}
-	return s.settle(g, paused)
+	return s.settle(g, pausedUntil)
 }
 
-// Leave gives up what c has at its gate, and reports whether any call must be
-// woken.
-func (s *Table) Leave(c *Ticket, paused time.Duration) (wakes bool) {
+// Leave gives up what c has at its gate, which it must have been at, and reports whether
+// any call must be woken.
+func (s *Table) Leave(c *Ticket, pausedUntil time.Duration) (wakes bool) {
 	c.gate.leave(c)
-	return s.settle(c.gate, paused)
+	return s.settle(c.gate, pausedUntil)
 }
 
 // Outlook returns how long the pause and the pace of its gate would make c
 // wait, and why c must not wait there.
-func (s *Table) Outlook(c *Ticket, q *Request, now, paused time.Duration) (time.Duration, Refusal) {
-	g := s.of(c, q.Key, now, false)
+func (s *Table) Outlook(c *Ticket, q *Request, now, pausedUntil time.Duration) (time.Duration, Refusal) {
+	g := s.of(c, q.Key, now)
 	if g == nil || !g.shut {
 		return 0, 0
 	}
@@ -261,7 +264,7 @@ func (s *Table) Outlook(c *Ticket, q *Request, now, paused time.Duration) (time.
 	} else {
 		ahead = g.queue.len()
 	}
-	return max(0, span.Sub(g.opens(paused), now)), g.mustNotWait(&w, ahead, now, paused)
+	return max(0, span.Sub(g.opens(pausedUntil), now)), g.mustNotWait(&w, ahead, now, pausedUntil)
 }
 
 // NextWoken returns the Who of a request that must ask again now, or nil if

@@ -23,8 +23,8 @@ import (
 // Record is what is known of a host in trouble. The zero Record is that of a host
 // without trouble. It must not be copied.
 //
-// Its lock guards the exported fields and makes each decision one step. No goroutine
-// holds the lock during a wait or an attempt.
+// Its lock guards all fields but table, and makes each decision one step; paused may be
+// read without it. No goroutine holds the lock during a wait or an attempt.
 type Record struct {
 	sync.Mutex
 	Debt    budget.Debt // what is missing from its budget

@@ -54,13 +54,14 @@ type stripe struct {
 
 // Entry is a host in the table. A request that fails there pins the entry
 // until the request ends, so that the request takes tokens from, and returns
-// them to, the same Host.
+// them to, the same entry. Whoever has pinned an entry or has locked its stripe may use
+// it: nobody drops it meanwhile.
 type Entry struct {
 	Record
 	Key    hostkey.Key
 	Others bool          // the entry stands for hosts without a place, and has only a budget
-	Failed Failure       // of an attempt, the last one; zero: none
-	Used   time.Duration // instant of the last failure
+	Failed Failure       // of an attempt, the last one; zero: none; guarded by Record
+	Used   time.Duration // instant of the last failure; guarded by Record
 	GaveUp atomic.Uint32 // the last reason to give up, as its owner numbers them; 0: none
 	News   News
 	hash   uint64 // of Key

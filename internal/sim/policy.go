@@ -180,10 +180,6 @@ func (s Scenario) PurseTime() (time.Duration, error) {
 	return time.Duration(requests * float64(s.Fleet.Clients) / s.Arrivals.Rate * float64(time.Second)), nil
 }
 
-func succeeded(o *decide.Outcome) bool {
-	return o.Status != 0 && o.Status < 500 && o.Status != http.StatusTooManyRequests
-}
-
 // envoy is the circuit breaker max_retries, 3 by default: the cluster's retries
 // that are waiting or in flight.
 type envoy struct {
@@ -220,7 +216,7 @@ func newQuota(most, cost, timeout int32) func(clients int) limiter {
 }
 
 func (q *quota) result(client int32, o *decide.Outcome, attempts int, paid *int32) {
-	if succeeded(o) {
+	if o.Well() {
 		back := *paid
 		if attempts == 1 {
 			back = 1
