@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"net/http/httptrace"
 	"os"
+	"regexp"
 	"runtime"
 	"strings"
 	"syscall"
@@ -289,6 +290,35 @@ func TestWaiting_Small(t *testing.T) {
 		assert.Less(t, stack, bareStack+2048, name)
 		assert.Less(t, heap, bareHeap+800, "%s: no attempt is kept", name)
 	}
+}
+
+// The functions of this library on the stack of a request that waits, the deepest first:
+// each costs every waiting request its frame, so another one must be worth that.
+func TestWaiting_Chain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		req, err := http.NewRequestWithContext(ctx, "GET", "http://example.com/", nil)
+		require.NoError(t, err)
+		base := testenv.RoundTripper(func(*http.Request) (*http.Response, error) { return nil, syscall.ECONNREFUSED })
+		go func() {
+			_, _ = (&Transport{Base: base, Policy: Policy{Backoff: Backoff{Base: time.Hour, Cap: time.Hour}}}).RoundTrip(req)
+		}()
+		synctest.Wait()
+		stacks := make([]byte, 1<<20)
+		stacks = stacks[:runtime.Stack(stacks, true)]
+		var chain []string
+		for goroutine := range strings.SplitSeq(string(stacks), "\n\n") {
+			if !strings.Contains(goroutine, ".sleep(") {
+				continue
+			}
+			for _, m := range regexp.MustCompile(`(?m)^\S+/internal/(.+)\(`).FindAllStringSubmatch(goroutine, -1) {
+				chain = append(chain, m[1])
+			}
+		}
+		assert.Equal(t, []string{"exchange.(*place).sleep", "exchange.(*exchange).wait", "exchange.(*exchange).run", "exchange.begin", "exchange.Do"}, chain)
+		cancel()
+		synctest.Wait()
+	})
 }
 
 // A body that waits for its turn costs its reader's goroutine a larger stack, and less
