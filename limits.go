@@ -9,6 +9,31 @@ import (
 	"time"
 )
 
+// Off switches off what a field of a [Policy] describes, unless the comment of the
+// field or of its type says that it can't. Other negative values are errors.
+const Off = -1
+
+// Switch is a field of a [Policy] that is [On], [Off] or, if 0, inherited. In
+// JSON, a Switch is true or false.
+type Switch int8
+
+// On, as the value of a [Switch], switches on what the field describes.
+const On Switch = 1
+
+// String returns "on", "off", or "" for a Switch that inherits.
+func (s Switch) String() string {
+	switch s {
+	case 0:
+		return ""
+	case On:
+		return "on"
+	case Off:
+		return "off"
+	default:
+		return fmt.Sprintf("Switch(%d)", int8(s))
+	}
+}
+
 // Backoff is the schedule of waits before retries. The ceiling of the wait before
 // retry n is min(Cap, Base·2^(n-1)). Jitter draws the wait, by default uniformly
 // between 0 and the ceiling: 0 – 100 ms before the first retry, 0 – 200 ms before

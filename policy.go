@@ -5,7 +5,6 @@ package retrip
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"sync/atomic"
@@ -14,31 +13,6 @@ import (
 	"github.com/retrip/retrip/internal/body"
 	"github.com/retrip/retrip/internal/incoming"
 )
-
-// Off switches off what a field of a [Policy] describes, unless the comment of the
-// field or of its type says that it can't. Other negative values are errors.
-const Off = -1
-
-// Switch is a field of a [Policy] that is [On], [Off] or, if 0, inherited. In
-// JSON, a Switch is true or false.
-type Switch int8
-
-// On, as the value of a [Switch], switches on what the field describes.
-const On Switch = 1
-
-// String returns "on", "off", or "" for a Switch that inherits.
-func (s Switch) String() string {
-	switch s {
-	case 0:
-		return ""
-	case On:
-		return "on"
-	case Off:
-		return "off"
-	default:
-		return fmt.Sprintf("Switch(%d)", int8(s))
-	}
-}
 
 // Policy says how to retry requests to a set of hosts. It is a plain value, which a
 // program can print, store as JSON and reuse. The zero Policy is a sound default.
