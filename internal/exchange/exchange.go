@@ -191,6 +191,7 @@ func (x *exchange) enter(from decide.Kind) decide.Kind {
 			x.last.take(x.last.resp, x.last.err)
 			x.learn(x.env.Base)
 		}
+		x.classify()
 		x.weigh()
 	case decide.Due:
 		x.call.WaitsFrom(x.pin())
@@ -247,10 +248,6 @@ func (x *exchange) step(what decide.Kind) decide.Deed {
 // A success doesn't change the state of a host without trouble, and its instant then
 // doesn't matter.
 func (x *exchange) weigh() {
-	x.classify()
-	if x.last.race != nil {
-		x.endRace()
-	}
 	x.reroute()
 	o := &x.event.Outcome
 	failed := x.r.Retryable(o)

@@ -53,15 +53,32 @@ type race struct {
 	broke  any              // what the hedge has panicked with
 }
 
+// sendHedged is send for an attempt that gets a hedge if it is late.
+func (x *exchange) sendHedged(base http.RoundTripper, req *http.Request) {
+	c := x.race(base)
+	x.last.race = c
+	joined := false
+	defer func() {
+		if !joined { // the attempt has panicked
+			x.abandonRace(c)
+		}
+	}()
+	x.bound()
+	x.use(base, req)
+	x.classify()
+	joined = true
+	x.endRace(c)
+}
+
 // race begins a race for the attempt that is about to be made with base.
-func (x *exchange) race(base http.RoundTripper) {
+func (x *exchange) race(base http.RoundTripper) *race {
 	c := &race{clock: x.clock, r: x.r, req: x.req, first: x.last.attempt, began: x.last.began}
 	c.at, _ = base.(*spare.Turn)
 	c.known = x.env.Hedges.Host(hostkey.Of(x.req.URL), x.last.began)
 	if c.delay = c.known.Begin(x.last.began, x.most()); c.delay > 0 {
 		c.alarm = alarm.Set(x.start(), c.delay, c)
 	}
-	x.last.race = c
+	return c
 }
 
 // Ring implements [alarm.Ringer]: the first attempt is late.
@@ -236,8 +253,8 @@ func (c *race) close() (second *attempt.Attempt) {
 
 // endRace makes one outcome of the first attempt and of the hedge, if there is one: that
 // of the first good answer. A failure waits for the other attempt.
-func (x *exchange) endRace() {
-	c, o := x.last.race, &x.event.Outcome
+func (x *exchange) endRace(c *race) {
+	o := &x.event.Outcome
 	out := c.stop()
 	c.good = x.good()
 	if x.last.resp == nil && (o.Canceled || o.Timeout) {
@@ -313,8 +330,7 @@ func (c *race) countHedge(hedge int, l *loser) {
 }
 
 // abandonRace ends the race of a first attempt that has panicked, and its request with it.
-func (x *exchange) abandonRace() {
-	c := x.last.race
+func (x *exchange) abandonRace(c *race) {
 	c.stop()
 	second := c.close()
 	if c.ended == nil {

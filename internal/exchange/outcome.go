@@ -361,9 +361,6 @@ func (x *exchange) cleanUp() {
 	if x.done {
 		return
 	}
-	if x.last.race != nil {
-		x.abandonRace()
-	}
 	if x.last.attempt != nil {
 		x.last.attempt.Abandon()
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/testenv"
 )
@@ -49,7 +50,7 @@ func TestExchange_AttemptsShareNothing(t *testing.T) {
 
 // A deadline makes the duration of each attempt matter, from its own beginning.
 func TestExchange_AttemptsBeginAnew(t *testing.T) {
-	env := &Env{Tables: &Tables{}, Base: testenv.RoundTripper(func(*http.Request) (*http.Response, error) { return nil, errors.New("fails") }), Epoch: time.Now()}
+	env := &Env{Tables: &Tables{}, Base: testenv.RoundTripper(func(*http.Request) (*http.Response, error) { return nil, errors.New("fails") }), Epoch: time.Now(), Inner: func(error) (fault.Inner, bool) { return fault.Inner{}, false }}
 	req, err := http.NewRequest(http.MethodGet, "http://example.com/", nil)
 	require.NoError(t, err)
 	var x exchange

@@ -19,7 +19,7 @@ import (
 	"github.com/retrip/retrip/internal/syntax"
 )
 
-// send makes an attempt.
+// send makes an attempt, and reduces its outcome to what a decision needs.
 func (x *exchange) send() {
 	x.last = last{}
 	x.event = decide.Event{}
@@ -42,16 +42,18 @@ func (x *exchange) send() {
 		x.r.Metrics.Retry(x.req.Context(), x.decision.reason.String(), x.decision.wait, x.told.fromServer)
 	}
 	x.told.attempted, x.told.pending = true, true
-	if req == nil {
+	switch {
+	case hedges:
+		x.sendHedged(base, req)
+		return
+	case req != nil:
+		x.bound()
+		x.use(base, req)
+	default:
 		x.last.take(base.RoundTrip(x.req))
 		x.learn(base)
-		return
 	}
-	if hedges {
-		x.race(base)
-	}
-	x.bound()
-	x.use(base, req)
+	x.classify()
 }
 
 // bound limits the time of the attempt.
