@@ -106,7 +106,7 @@ func do(t *testing.T, client *http.Client, req *http.Request) (*http.Response, s
 func TestRecipesAreValid(t *testing.T) {
 	for name, client := range map[string]*http.Client{
 		"LLMs": LLMs(nil), "GitHub": GitHub(nil), "Payments": Payments(nil), "Slack": Slack(nil), "ObjectStore": ObjectStore(nil, nil),
-		"Scraper": Scraper(nil), "Mesh": Mesh(nil), "Deploy": Deploy(nil, 100), "Downloader": Downloader(nil), "OAuth2": OAuth2(nil, nil), "Connect": Connect(nil), "Webhooks": Webhooks(nil),
+		"Scraper": Scraper(nil), "Mesh": Mesh(nil), "Deploy": Deploy(nil, 100), "Downloader": Downloader(nil), "OAuth2": OAuth2(nil, nil), "Connect": Connect(nil), "Webhooks": Webhooks(nil), "Poll": Poll(nil), "GraphQL": GraphQL(nil),
 	} {
 		assert.NoError(t, client.Transport.(*retrip.Transport).Validate(), name)
 	}

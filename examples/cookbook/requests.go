@@ -1,0 +1,84 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cookbook
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/retrip/retrip"
+)
+
+// Poll returns a client whose GETs wait for a job: while the service answers 202,
+// they ask again, every 2.5 to 5 s or when Retry-After says, for ten minutes.
+func Poll(base http.RoundTripper) *http.Client {
+	return &http.Client{Transport: &retrip.Transport{Base: base, Policy: retrip.Policy{
+		MaxAttempts: 200,
+		Deadline:    10 * time.Minute,
+		Backoff:     retrip.Backoff{Base: 5 * time.Second, Cap: 5 * time.Second, Jitter: retrip.EqualJitter},
+		Classify: func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
+			if resp != nil && resp.StatusCode == http.StatusAccepted {
+				return retrip.Retryable
+			}
+			return retrip.ByRule
+		},
+	}}}
+}
+
+// NoSuchHost is a Policy.Classify for a cluster whose DNS starts together with
+// the program: a name that doesn't exist yet is asked for again.
+func NoSuchHost(_ *http.Request, _ *http.Response, err error) retrip.Verdict {
+	if dns, ok := errors.AsType[*net.DNSError](err); ok && dns.IsNotFound {
+		return retrip.Retryable // nothing was sent, so retrip repeats a POST too
+	}
+	return retrip.ByRule
+}
+
+// PerStatus ends the retries of a request when a status has come Most[status]
+// times, such as {500: 1, 503: 3}. The policy must not hedge.
+type PerStatus struct {
+	*retrip.Transport
+	Most map[int]int
+}
+
+// RoundTrip implements http.RoundTripper.
+func (p PerStatus) RoundTrip(req *http.Request) (*http.Response, error) {
+	came := map[int]int{}
+	count := func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
+		if resp != nil {
+			came[resp.StatusCode]++
+			if most := p.Most[resp.StatusCode]; most > 0 && came[resp.StatusCode] >= most {
+				return retrip.Final
+			}
+		}
+		return retrip.ByRule
+	}
+	return p.Transport.RoundTrip(req.WithContext(retrip.WithPolicy(req.Context(), retrip.Policy{Classify: count})))
+}
+
+// ByRoute gives requests the policy of the first of its prefixes that their path
+// has. Budgets and breakers stay those of the host.
+type ByRoute struct {
+	*retrip.Transport
+	Routes []Route
+}
+
+// Route is a part of a host, such as "/reports/", and its policy.
+type Route struct {
+	Prefix string
+	Policy retrip.Policy
+}
+
+// RoundTrip implements http.RoundTripper.
+func (b ByRoute) RoundTrip(req *http.Request) (*http.Response, error) {
+	for _, route := range b.Routes {
+		if strings.HasPrefix(req.URL.Path, route.Prefix) {
+			return b.Transport.RoundTrip(req.WithContext(retrip.WithPolicy(req.Context(), route.Policy)))
+		}
+	}
+	return b.Transport.RoundTrip(req)
+}
