@@ -35,9 +35,7 @@ import (
 
 //retrip:promise P6
 func TestPOSTIsRepeatedAfter503(t *testing.T) {
-	claims := map[string]int{goRetryable: 5, reHTTP: 4, failsafeGo: 3, heimdallLib: 5, httpRetry: 6, ours: 1}
-	compared(t, claims)
-	scene(t, claims,
+	scene(t, map[string]int{goRetryable: 5, reHTTP: 4, failsafeGo: 3, heimdallLib: 5, httpRetry: 6, ours: 1},
 		always(503), func(t *testing.T, c doer, s *server) int {
 			do(c, request(t, http.MethodPost, strings.NewReader("charge")))
 			return len(s.at)
@@ -84,7 +82,7 @@ func TestRetryAfterAsAnObsoleteDateIsObeyed(t *testing.T) {
 }
 
 func TestRetryAfterOfADayIsWaitedFor(t *testing.T) {
-	scene(t, map[string]bool{goRetryable: true, failsafeGo: true, ours: false},
+	scene(t, map[string]bool{goRetryable: true, reHTTP: false, failsafeGo: true, heimdallLib: false, httpRetry: false, ours: false},
 		then(503, "Retry-After", "86400"), func(t *testing.T, c doer, _ *server) bool {
 			start := time.Now()
 			do(c, request(t, http.MethodGet, nil))
@@ -181,9 +179,7 @@ func TestSmallErrorBodyKeepsItsConnection(t *testing.T) {
 //
 //retrip:promise P14
 func TestDeadHostIsRetriedForEver(t *testing.T) {
-	claims := map[string]int{goRetryable: 500, reHTTP: 400, failsafeGo: 300, heimdallLib: 500, httpRetry: 600, ours: 107}
-	compared(t, claims)
-	scene(t, claims,
+	scene(t, map[string]int{goRetryable: 500, reHTTP: 400, failsafeGo: 300, heimdallLib: 500, httpRetry: 600, ours: 107},
 		always(503), func(t *testing.T, c doer, s *server) int {
 			for range 100 {
 				do(c, request(t, http.MethodGet, nil))
