@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -87,6 +88,28 @@ func TestError_Many(t *testing.T) {
 			assert.Equal(t, want, got)
 		})
 	}
+}
+
+// So it does if the caller's end replaces the last of them.
+//
+//retrip:promise P17
+func TestError_ManyCanceled(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	var base *play.Script
+	base = play.Base(func(*http.Request) (*http.Response, error) {
+		if n := base.Attempts(); n < 20 {
+			return nil, fmt.Errorf("error %d", n)
+		}
+		cancel(io.ErrUnexpectedEOF)
+		return nil, context.Canceled
+	})
+	p := retrip.Policy{MaxAttempts: 99, Budget: retrip.Off, Backoff: retrip.Backoff{Base: retrip.Off}}
+	_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
+	got := play.AsError(t, err).Err.(interface{ Unwrap() []error }).Unwrap()
+	require.Len(t, got, 17)
+	assert.EqualError(t, got[7], "error 13")
+	assert.EqualError(t, got[8], "4 more")
+	assert.EqualError(t, got[9], "error 8")
 }
 
 // A retry can't fix the last error, so there is no reason.

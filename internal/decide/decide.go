@@ -226,8 +226,8 @@ func (o *Outcome) asksAgain() bool { return o.Well() && o.Status != http.StatusR
 
 // room returns how much time the attempt after o needs before the deadline: as long as the
 // last one took. An attempt that hung predicts nothing, unless retries fail too.
-func (o *Outcome) room(h *host.Record) time.Duration {
-	if o.Received() == 0 && o.Took >= hang && h.Debt.Row == 0 {
+func (c *Call) room(h *host.Record, o *Outcome) time.Duration {
+	if o.Received() == 0 && o.Took >= hang && h.Debt.Row == 0 && !c.charged {
 		return o.Took / 10
 	}
 	return o.Took

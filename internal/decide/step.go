@@ -211,7 +211,7 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 	if a.Reason = c.final(r, o); a.Reason != None {
 		return
 	}
-	c.took = o.room(h)
+	c.took = c.room(h, o)
 	c.retry = retry{reason: o.Why()}
 	if a.Reason = c.plan(r, h, o, paused, now, draw); a.Reason != None {
 		return
@@ -282,7 +282,7 @@ func (c *Call) final(r *Rules, o *Outcome) Reason {
 		return NotIdempotent
 	case !o.Replay:
 		return BodyNotReplayable
-	case o.RetryAfter > r.MaxWait:
+	case o.RetryAfter > r.MaxWait, r.Gate && o.RetryAfter > gate.PauseMost:
 		return WaitTooLong
 	}
 	return None

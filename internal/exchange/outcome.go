@@ -285,7 +285,8 @@ func (j *journey) failed() error {
 		if !single || blames || !errors.Is(gone, context.DeadlineExceeded) || context.Cause(j.req.Context()) != j.req.Context().Err() {
 			if errors.Is(gone, j.last.err) {
 				// gone already wraps the error.
-				j.met = j.met[:len(j.met)-1]
+				j.met[len(j.met)-1], j.last.err = gone, gone
+				return j.fail(nil)
 			}
 			return j.fail(gone)
 		}

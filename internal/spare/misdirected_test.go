@@ -82,6 +82,30 @@ func TestMisdirected(t *testing.T) {
 	}
 }
 
+// It is retried once, also if the connection of the retry is lost: what follows doesn't go
+// back to the connection of the 421.
+//
+//retrip:promise P8 P11
+func TestMisdirected_Lost(t *testing.T) {
+	eachFresh(t, "lost", []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS}, func(w *freshWorld) {
+		conns := map[*memhttp.Conn]bool{}
+		w.handle = func(rw http.ResponseWriter, r *http.Request) {
+			conn := memhttp.RequestConn(r)
+			assert.False(w.t, conns[conn])
+			if conns[conn] = true; len(conns) == 2 {
+				conn.Close()
+				panic(http.ErrAbortHandler)
+			}
+			rw.WriteHeader(http.StatusMisdirectedRequest)
+		}
+		w.transport.Policy.RetryOn = []int{421}
+		resp := testenv.Do(w.t, w.transport, play.MustRequest(w.t, http.MethodGet, w.server.URL, nil))
+		play.Finish(w.t, resp)
+		assert.Equal(w.t, 421, resp.StatusCode)
+		assert.Len(w.t, conns, 3)
+	})
+}
+
 func retries421(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
 	if resp != nil && resp.StatusCode == http.StatusMisdirectedRequest {
 		return retrip.Retryable

@@ -32,7 +32,7 @@ func (r *Route) Suspect(l *Pools, key hostkey.Key, limit time.Duration) {
 	switch {
 	case !r.HTTP2:
 		r.bad++
-		r.Other, r.patience = r.bad > 1, ready
+		r.Other, r.patience = r.Other || r.bad > 1, ready
 	case limit > 0:
 		// Ignore responses from the first half of the attempt: the connection may
 		// have frozen after them. The second half lets requests that time out at
