@@ -74,7 +74,7 @@ func (m *Metrics) make() {
 	countBy := func(family int, name, help, label string, values []string) {
 		m.families[family], m.words[family] = desc(name, help, label), values
 	}
-	countBy(meter.Requests, "requests_total", "Requests that ended, by outcome: answered at the first attempt, recovered by a retry, gave_up, failed with an error that no retry can fix, canceled by the caller.", "outcome", meter.Outcomes)
+	countBy(meter.Requests, "requests_total", "Requests that ended, by outcome: answered at the first attempt, recovered by a retry, gave_up, failed in a way that no retry can fix, canceled by the caller.", "outcome", meter.Outcomes)
 	count(meter.Unattempted, "unattempted_requests_total", "Requests that ended before their first attempt.")
 	countBy(meter.Attempts, "attempts_total", "Attempts that ended, by result: the class of the status, 429, timeout, canceled, error, or superseded by the other attempt of a hedge.", "result", meter.Results)
 	countBy(meter.Retries, "retries_total", "Retries sent, by reason.", "reason", texts(retryReasons))

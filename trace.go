@@ -78,6 +78,7 @@ type Event struct {
 
 	maxWait time.Duration // the policy's MaxWait if it is the reason to give up; 0 otherwise
 	why     Reason        // for the log: why the last attempt that failed did, or the kind of its error if no retry can fix it; empty for none and for nothing to log
+	failed  bool          // in Done: no retry can fix the outcome
 }
 
 // WithTrace returns a context whose requests run the hooks of t after those of
@@ -110,7 +111,8 @@ type owner struct{ t *Transport }
 // Tell implements [exchange.Owner].
 func (o owner) Tell(asked exchange.Asked, stage exchange.Stage, told exchange.Event) {
 	e := Event{Request: told.Request, Policy: told.Policy, Attempt: told.Attempt, StatusCode: told.StatusCode, Header: told.Header, Err: told.Err,
-		Reason: Reason(told.Reason), Offset: told.Offset, Wait: told.Wait, FromServer: told.FromServer, Sends: told.Sends, Elapsed: told.Elapsed, maxWait: told.MaxWait, why: Reason(told.Why)}
+		Reason: Reason(told.Reason), Offset: told.Offset, Wait: told.Wait, FromServer: told.FromServer, Sends: told.Sends, Elapsed: told.Elapsed,
+		maxWait: told.MaxWait, why: Reason(told.Why), failed: told.Failed}
 	o.t.Trace.run(stage, e)
 	if by, _ := asked.(*override); by != nil {
 		for _, t := range by.traces {
@@ -146,9 +148,9 @@ func (o owner) log(h exchange.Stage, e Event) {
 			o.logRest(e.Request.Context(), o.t.settings.Load().now())
 		}
 		switch {
-		case e.Reason != "" || e.Attempt == 0 || e.Err == nil && (e.Attempt == 1 || e.why == ""):
+		case e.Reason != "" || e.Attempt == 0 || !e.failed && (e.Attempt == 1 || e.why == ""):
 			return
-		case e.Err == nil:
+		case !e.failed:
 			level, message = slog.LevelInfo, "retrip: recovered"
 		default:
 			level, message = slog.LevelInfo, "retrip: failed"

@@ -4,9 +4,12 @@
 package retrip_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"net/http"
 	"runtime"
 	"strings"
@@ -59,7 +62,7 @@ func TestMetrics_Counts(t *testing.T) {
 			"attempts_total{default,other} 1",
 			"attempts_total{default,timeout} 4",
 			"failing_hosts{*.example.com} 1",
-			"failing_hosts{default} 1",
+			"failing_hosts{default} 2",
 			"give_ups_total{*.example.com,max_attempts} 1",
 			"give_ups_total{default,canceled} 1",
 			"give_ups_total{default,max_attempts} 1",
@@ -67,9 +70,9 @@ func TestMetrics_Counts(t *testing.T) {
 			"give_ups_total{default,wait_too_long} 1",
 			"pauses_total{default} 1",
 			"requests_total{*.example.com,gave_up} 1",
-			"requests_total{default,answered} 4",
+			"requests_total{default,answered} 3",
 			"requests_total{default,canceled} 1",
-			"requests_total{default,failed} 1",
+			"requests_total{default,failed} 2",
 			"requests_total{default,gave_up} 3",
 			"requests_total{default,recovered} 1",
 			"retries_total{*.example.com,server_error} 1",
@@ -88,6 +91,80 @@ func TestMetrics_Counts(t *testing.T) {
 		require.NoError(t, err)
 		assert.Empty(t, problems)
 	})
+}
+
+// A 5xx or 429 that the caller gets is never counted as an answer, for whatever reason
+// nothing follows it. HostState and the log agree.
+//
+//retrip:promise P19
+func TestMetrics_Refusals(t *testing.T) {
+	final := func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
+		if resp.Header.Get("Final") != "" {
+			return retrip.Final
+		}
+		return retrip.ByRule
+	}
+	gate := retrip.Gate{Enabled: retrip.On}
+	for name, tt := range map[string]struct {
+		policy retrip.Policy
+		header string // of the response
+		method string // GET if empty
+		want   retrip.Reason
+	}{
+		"FailOn":              {retrip.Policy{FailOn: []int{503, 429}}, "", "", ""},
+		"FailOn at a gate":    {retrip.Policy{FailOn: []int{503, 429}, Gate: gate}, "", "", ""},
+		"FailOn with hooks":   {retrip.Policy{FailOn: []int{503, 429}, AttemptTimeout: time.Second, Hedge: 0.1}, "", "", ""},
+		"Final":               {retrip.Policy{Classify: final}, "Final: 1", "", ""},
+		"MaxAttempts is 1":    {retrip.Policy{MaxAttempts: 1}, "", "", retrip.ReasonMaxAttempts},
+		"all attempts":        {play.Steady, "", "", retrip.ReasonMaxAttempts},
+		"a POST":              {play.Steady, "", "POST", retrip.ReasonNotIdempotent},
+		"a stream":            {retrip.Policy{MaxReplayBody: retrip.Off}, "", "PUT", retrip.ReasonBodyNotReplayable},
+		"the server forbids":  {play.Steady, "X-Should-Retry: false", "", retrip.ReasonRetryForbidden},
+		"a long wait":         {play.Steady, "Retry-After: 31", "", retrip.ReasonWaitTooLong},
+		"a long wait, gate":   {retrip.Policy{Gate: gate}, "Retry-After: 31", "", retrip.ReasonWaitTooLong},
+		"deadline":            {retrip.Policy{Deadline: time.Second}, "Retry-After: 2", "", retrip.ReasonDeadline},
+		"budget":              {retrip.Policy{Budget: 1, MaxAttempts: 2}, "", "", retrip.ReasonRetriesFailing},
+		"breaker":             {play.With(func(p *retrip.Policy) { p.Breaker.MinVolume = 1 }), "", "", retrip.ReasonBreakerOpen},
+		"a status of no kind": {play.Steady, "Status: 999", "", ""},
+	} {
+		for _, status := range []int{503, 429} {
+			play.Bubble(t, fmt.Sprint(name, " ", status), func(t *testing.T) {
+				if tt.header == "Status: 999" {
+					status = 999
+				}
+				m, done, log := &retrip.Metrics{}, []retrip.Event{}, strings.Builder{}
+				tr := &retrip.Transport{Base: play.Base(play.Reply(status, cmp.Or(tt.header, "X: y"))), Policy: tt.policy, Metrics: m}
+				tr.Logger = slog.New(slog.NewTextHandler(&log, nil))
+				if name != "FailOn" {
+					tr.Trace = &retrip.Trace{Done: func(e retrip.Event) { done = append(done, e) }}
+				}
+				requests := map[bool]int{true: 3, false: 1}[name == "budget"]
+				for range requests {
+					var body io.Reader
+					if tt.method != "" {
+						body = play.Stream([]byte("x"))
+					}
+					log.Reset()
+					resp := do(t, tr, play.Request(t, cmp.Or(tt.method, "GET"), body))
+					assert.Equal(t, status, resp.StatusCode)
+					play.Finish(t, resp)
+				}
+				outcome, record := "gave_up", "retrip: give up"
+				if tt.want == "" {
+					outcome, record = "failed", "retrip: failed"
+				}
+				assert.Contains(t, counted(t, m), fmt.Sprintf("requests_total{default,%s} %d", outcome, requests))
+				assert.NotContains(t, fmt.Sprint(counted(t, m)), "answered")
+				if name != "FailOn" {
+					assert.Equal(t, tt.want, done[requests-1].Reason)
+				}
+				state := play.Must(tr.HostState("example.com:80"))
+				assert.Equal(t, []int{requests, status}, []int{state.Failed, state.LastStatus})
+				assert.Equal(t, tt.want, state.LastGiveUp)
+				assert.Equal(t, 1, strings.Count(log.String(), record), log.String())
+			})
+		}
+	}
 }
 
 // Label values are patterns and fixed words, whatever the number of hosts,

@@ -124,6 +124,7 @@ type Event struct {
 	Header      http.Header
 	Err         error
 	Reason, Why string // Why is for the log: why the last attempt that failed did
+	Failed      bool   // of Done, for the log: the outcome is failed
 	Offset      int64
 	Wait        time.Duration
 	FromServer  bool

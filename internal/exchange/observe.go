@@ -169,10 +169,11 @@ func (j *journey) report() {
 	asked := !j.told.request
 	switch {
 	case !asked:
-	case j.told.pending:
+	case j.told.pending && end == meter.Answered:
 		j.countSends()
 		j.r.Metrics.Answered(j.last.resp.StatusCode)
 	default:
+		j.count(&j.event.Outcome, decide.None)
 		j.r.Metrics.Request(end, j.told.attempted)
 	}
 	j.told.pending, j.told.request = false, true
@@ -211,19 +212,18 @@ func (j *journey) report() {
 		j.env.Owner.Tell(j.asked, GivesUp, e)
 	}
 	if asked {
-		e.Why = j.why(e.Err)
+		e.Failed, e.Why = end == meter.Failed, j.why(end)
 		j.env.Owner.Tell(j.asked, Done, e)
 	}
 }
 
-// why says for the log why the last attempt that failed did. err is the error of the
-// request, if no retry can fix it.
-func (j *journey) why(err error) string {
+// why says for the log why the last attempt that failed did.
+func (j *journey) why(end int) string {
 	why := decide.Reason(j.how.Reason)
 	switch {
-	case err != nil && j.how.Kind != 0:
+	case end == meter.Failed && j.how.Kind != 0:
 		return fault.Kind(j.how.Kind).String()
-	case j.r.Gate && why == decide.Throttled:
+	case end == meter.Recovered && j.r.Gate && why == decide.Throttled:
 		// That is how a gate follows a rate limit.
 		return ""
 	}
@@ -238,7 +238,7 @@ func (j *journey) ending(reason decide.Reason) int {
 		return meter.Answered
 	case reason != decide.None:
 		return meter.GaveUp
-	case j.last.failure() != nil:
+	case !j.good():
 		return meter.Failed
 	case j.how != (host.Failure{}):
 		return meter.Recovered

@@ -116,6 +116,9 @@ func (w *world) told(i int) tally {
 				}
 			case "Done":
 				done = true
+				if e.Reason == "" && (e.Err != nil || e.StatusCode >= 500 || e.StatusCode == http.StatusTooManyRequests) {
+					all.counts["requests_total failed"]++
+				}
 			case "Resume":
 				all.counts["body_resumes_total "+string(e.Reason)]++
 			}
@@ -165,7 +168,7 @@ func (w *world) counted(t *testing.T, i int, m *retrip.Metrics, swapped bool) {
 		}
 		switch metric, word, labelled := strings.Cut(name, " "); metric {
 		case "requests_total":
-			if labelled {
+			if labelled && (word != "failed" || told.strange) {
 				continue
 			}
 		case "attempts_total":
