@@ -18,8 +18,8 @@ import (
 )
 
 // Hopeless reports whether no further attempt can fix err: the request is
-// malformed, the server is not who it claims to be, refuses the handshake or speaks
-// another protocol, or the host name doesn't exist.
+// malformed, the server is not who it claims to be, refuses the handshake, speaks
+// or demands another protocol, or the host name doesn't exist.
 func Hopeless(req *http.Request, err error, read Reader) bool {
 	return incurable(err, read) || Malformed(req, err)
 }
@@ -53,7 +53,7 @@ func incurable(err error, read Reader) bool {
 		case interface{ Unwrap() []error }:
 			return slices.ContainsFunc(e.Unwrap(), func(err error) bool { return incurable(err, read) })
 		default:
-			return refusedForm(err) || refusedForm(streamCause(err))
+			return refusedForm(err) || refusedForm(streamCause(err)) || ofHTTP2(err, http11Required)
 		}
 	}
 	return false

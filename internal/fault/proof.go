@@ -103,11 +103,22 @@ func refusedStream(err error) bool { return hasCode(err, "StreamError", "StreamI
 // ENHANCE_YOUR_CALM (RFC 9113 §7), which says what a 429 says.
 func AsksForCalm(err error) bool {
 	for ; err != nil; err = errors.Unwrap(err) {
-		if hasCode(err, "StreamError", "StreamID", "Code", 0xb) || hasCode(err, "GoAwayError", "LastStreamID", "ErrCode", 0xb) {
+		if ofHTTP2(err, enhanceYourCalm) {
 			return true
 		}
 	}
 	return false
+}
+
+// Codes of errors of HTTP/2 (RFC 9113 §7).
+const (
+	enhanceYourCalm = 0xb
+	http11Required  = 0xd
+)
+
+// ofHTTP2 reports whether err itself is an RST_STREAM or GOAWAY with the code.
+func ofHTTP2(err error, code uint64) bool {
+	return hasCode(err, "StreamError", "StreamID", "Code", code) || hasCode(err, "GoAwayError", "LastStreamID", "ErrCode", code)
 }
 
 // hasCode reports whether err itself is an HTTP/2 error with the code want. net/http's

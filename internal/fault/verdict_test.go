@@ -132,6 +132,26 @@ func TestHopeless_OnlyIfCached(t *testing.T) {
 	}
 }
 
+// A server that demands HTTP/1.1 isn't asked again over HTTP/2.
+//
+//retrip:promise P8
+func TestHopeless_HTTP11Required(t *testing.T) {
+	for name, answer := range map[string]func(w *play.H2Writer, stream uint32){
+		"RST_STREAM": func(w *play.H2Writer, s uint32) { w.Reset(s, 0xd) },
+		"GOAWAY":     func(w *play.H2Writer, s uint32) { w.GoAway(s, 0xd); w.Close() },
+	} {
+		for _, method := range []string{"GET", "POST"} {
+			play.Bubble(t, name+" "+method, func(t *testing.T) {
+				base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, stream uint32) { answer(w, stream) })
+				req, done := traced(t, play.MustRequest(t, method, "http://example.com/", nil))
+				assert.ErrorContains(t, testenv.Try(&retrip.Transport{Base: base, Policy: play.Steady}, req), "HTTP_1_1_REQUIRED")
+				assert.Equal(t, 1, done.Attempt)
+				assert.Empty(t, done.Reason)
+			})
+		}
+	}
+}
+
 // HTTP/2's ENHANCE_YOUR_CALM says what a 429 says.
 //
 //retrip:promise P9

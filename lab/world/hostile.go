@@ -18,13 +18,13 @@ import (
 	"syscall"
 )
 
-// streamError is as that of HTTP/2.
-type streamError struct {
+// http2StreamError is like that of net/http.
+type http2StreamError struct {
 	StreamID uint32
 	Code     uint32
 }
 
-func (e streamError) Error() string { return fmt.Sprint("stream error ", e.StreamID) }
+func (e http2StreamError) Error() string { return fmt.Sprint("stream error ", e.StreamID) }
 
 // nilError is an error of which some forget that a nil pointer in an interface isn't nil.
 type nilError struct{}
@@ -40,7 +40,7 @@ var odd = []error{
 	(*nilError)(nil),
 	errors.Join(errors.New("one"), (*nilError)(nil)),
 	errors.Join(&net.DNSError{Err: "one", Name: "a.test"}, io.ErrUnexpectedEOF),
-	errors.Join(&net.DNSError{Err: "one", Name: "a.test"}, streamError{1, 7}),
+	errors.Join(&net.DNSError{Err: "one", Name: "a.test"}, http2StreamError{1, 7}),
 	&net.DNSError{Err: "server misbehaving", Name: "a.test", IsTemporary: true},
 	&net.DNSError{Err: "no such host", Name: "a.test", IsNotFound: true},
 	&net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ENETUNREACH)},
@@ -50,8 +50,9 @@ var odd = []error{
 	&tls.CertificateVerificationError{Err: errors.New("expired")},
 	tls.RecordHeaderError{Msg: "not TLS"},
 	tls.AlertError(80),
-	streamError{3, 7},
-	streamError{3, 2},
+	http2StreamError{3, 7},
+	http2StreamError{3, 2},
+	http2StreamError{3, 0xd},
 	http.ErrSchemeMismatch,
 	http.ErrNotSupported,
 	&net.AddrError{Err: "missing port in address", Addr: "a"},

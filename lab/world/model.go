@@ -110,7 +110,7 @@ func mayProve(err error) bool {
 		return e.Op == "dial" || e.Op == "proxyconnect"
 	case *net.DNSError:
 		return true
-	case streamError:
+	case http2StreamError:
 		return e.Code == 7 // REFUSED_STREAM
 	case interface{ Unwrap() []error }:
 		return !slices.ContainsFunc(e.Unwrap(), func(err error) bool { return !mayProve(err) })
@@ -133,6 +133,8 @@ func (c *checker) hopeless(err error) bool {
 		return true
 	case *net.DNSError:
 		return e.IsNotFound
+	case http2StreamError:
+		return e.Code == 0xd // HTTP_1_1_REQUIRED
 	case interface{ Unwrap() error }:
 		return c.hopeless(e.Unwrap())
 	}
