@@ -81,6 +81,9 @@ type Event struct {
 	failed  bool          // in Done: no retry can fix the outcome
 }
 
+// URL returns the URL of e.Request without userinfo and query, as the log has it.
+func (e Event) URL() string { return redact.URL(e.Request.URL) }
+
 // WithTrace returns a context whose requests run the hooks of t after those of
 // Transport.Trace and of an enclosing WithTrace. If t is nil, WithTrace adds no
 // hooks. The context is safe for concurrent use. t must not change later.
@@ -185,7 +188,7 @@ func attrsOf(h exchange.Stage, e Event) []slog.Attr {
 	attrs := make([]slog.Attr, 0, 8)
 	attrs = append(attrs,
 		slog.String("method", syntax.Method(e.Request)),
-		slog.String("url", redact.URL(e.Request.URL)),
+		slog.String("url", e.URL()),
 		slog.String("policy", e.Policy),
 		slog.Int("attempt", e.Attempt),
 		slog.String("reason", string(e.Reason)))

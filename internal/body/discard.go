@@ -240,6 +240,15 @@ func CloseAside(body io.Closer) {
 	body.Close()
 }
 
+// CloseSoon closes the body of a request. Like net/http, it doesn't wait for a Close that
+// doesn't return.
+func CloseSoon(body io.ReadCloser) {
+	if t := reflect.TypeOf(body); t == nopCloserType || t == nopCloserWriterToType {
+		return
+	}
+	aside(context.Background(), nil, body, 5*time.Millisecond)
+}
+
 // endsWithClose reports whether Close of body is known to return at once and to
 // end a Read: that is so if body is net/http's own or in memory.
 func endsWithClose(body io.ReadCloser) bool {

@@ -17,6 +17,7 @@ import (
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/dialect"
 	"github.com/retrip/retrip/internal/fault"
+	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/syntax"
 )
 
@@ -254,7 +255,7 @@ func (x *exchange) finish(do decide.Deed) (resp *http.Response, err error) {
 		x.report()
 		x.last.held = false
 		resp = x.last.resp
-		if once := x.payload.once; once != nil && once.Seal(false, false) {
+		if once := x.payload.once; once != nil && once.Seal(how(resp)) {
 			// The end of resp is also that of a request body that the base may still read.
 			body.EndWith(resp, once, true, new(body.Releasing))
 		}
@@ -270,6 +271,15 @@ func (x *exchange) finish(do decide.Deed) (resp *http.Response, err error) {
 	}
 	x.done = true
 	return resp, err
+}
+
+// how returns how an attempt has ended for its body. net/http passes a body that it has
+// closed on to another connection only over HTTP/2, and reads it no more after a refusal.
+func how(resp *http.Response) replay.End {
+	if resp.ProtoMajor == 1 || resp.StatusCode >= 300 {
+		return replay.Refused
+	}
+	return replay.Answered
 }
 
 // failed ends the exchange with the error of its last attempt.

@@ -92,8 +92,12 @@ func (x *exchange) closeBodies() {
 	}
 	unused := !x.done || x.call.Attempts == 0
 	switch {
+	case p.once != nil && unused:
+		p.once.Seal(replay.Abandoned)
+	case p.once != nil && x.last.err != nil:
+		p.once.Seal(replay.Failed)
 	case p.once != nil:
-		p.once.Seal(x.last.err != nil, unused)
+		p.once.Seal(replay.Answered)
 	case unused:
 		body.CloseRequest(x.req)
 	}

@@ -72,7 +72,7 @@ func TestReplay_ChunksStress(t *testing.T) {
 				got, err := io.ReadAll(last)
 				assert.NoError(t, err)
 				assert.True(t, bytes.Equal(want, got))
-				r.Seal(false, false)
+				r.Seal(Answered)
 				assert.NoError(t, last.Close())
 				readers.Wait()
 			}

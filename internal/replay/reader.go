@@ -228,7 +228,8 @@ func (b *reader) Close() error {
 	done := r.done()
 	r.mu.Unlock()
 	if done {
-		return r.req.Body.Close()
+		// The base has what it needs, whatever Close returns.
+		_ = r.req.Body.Close()
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
@@ -271,4 +272,75 @@ func TestReplay_ClosedBeforeItIsRead(t *testing.T) {
 			body.isClosed(t)
 		})
 	}
+}
+
+// blocked is a body whose Close doesn't return before the end of its test.
+type blocked struct {
+	upload
+	end <-chan struct{}
+}
+
+func (b blocked) Close() error {
+	err := b.upload.Close()
+	<-b.end
+	return err
+}
+
+// Beside net/http alone, an answer neither waits for the Close of a body nor keeps one open
+// that it has refused.
+//
+//retrip:promise P2 P5
+func TestReplay_ClosedAsByNetHTTP(t *testing.T) {
+	for name, tt := range map[string]struct {
+		expect string
+		status int
+		reads  bool
+	}{
+		"read": {"", 200, true}, "read, and failed": {"", 503, true}, "unread": {"", 413, false},
+		"Expect, refused": {"100-continue", 417, false}, "Expect, not needed": {"100-continue", 200, false},
+	} {
+		for _, bare := range []bool{true, false} {
+			for _, blocks := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s, bare %v, blocks %v", name, bare, blocks), func(t *testing.T) {
+					play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
+						answersAsNetHTTP(t, proto, bare, blocks, tt.expect, tt.status, tt.reads)
+					})
+				})
+			}
+		}
+	}
+}
+
+func answersAsNetHTTP(t *testing.T, proto memhttp.Proto, bare, blocks bool, expect string, status int, reads bool) {
+	if proto >= memhttp.HTTP2 && status == 200 && !reads {
+		return // HTTP/2 still sends the body
+	}
+	s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if reads {
+			_ = play.ReadAll(t, r.Body)
+		}
+		w.Header().Set("Connection", "close")
+		w.WriteHeader(status)
+	}))
+	base := s.Transport()
+	base.ExpectContinueTimeout = time.Minute
+	var rt http.RoundTripper = base
+	if !bare {
+		rt = &retrip.Transport{Base: base, Policy: play.AtOnce}
+	}
+	req, body := newUpload(t, "PUT", false)
+	req.URL, req.Host = play.MustRequest(t, "PUT", s.URL, nil).URL, ""
+	if blocks {
+		req.Body = blocked{body, t.Context().Done()}
+	}
+	if expect != "" {
+		req.Header.Set("Expect", expect)
+	}
+	began := time.Now()
+	resp, err := rt.RoundTrip(req)
+	require.NoError(t, err)
+	assert.Equal(t, status, resp.StatusCode)
+	assert.Less(t, time.Since(began), 100*time.Millisecond)
+	body.isClosed(t)
+	require.NoError(t, resp.Body.Close())
 }

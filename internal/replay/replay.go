@@ -229,23 +229,32 @@ func (r *Body) supersede() {
 	}
 }
 
+// End is how the last attempt has ended.
+type End uint8
+
+const (
+	Answered  End = iota // the base may still begin to read the body
+	Refused              // so that the base reads no reader that it has closed
+	Failed               // so that the base reads nothing any more
+	Abandoned            // so that no attempt will close a reader
+)
+
 // Seal declares that no further attempt follows. It moves the caller's reader to
 // where the last attempt has read to; later reads of the base move it on. The
 // caller's body is closed as soon as the last attempt has closed its readers,
-// except for copies that it has dropped. failed says that the last attempt has failed. If abandon is true,
-// no attempt will close a reader.
+// except for copies that it has dropped.
 //
 // If Seal reports true, the base may still be about to read a reader that it has
 // closed, and won't close it again. Then Cut must follow.
-func (r *Body) Seal(failed, abandon bool) (passed bool) {
+func (r *Body) Seal(how End) (passed bool) {
 	r.mu.Lock()
-	r.sealed, r.failed = true, failed
-	if abandon {
+	r.sealed, r.failed = true, how >= Failed
+	if how == Abandoned {
 		r.supersede()
 	}
 	for b := r.current; b != nil; b = b.beside {
 		// Only a base without copies passes a closed body on.
-		if b.again && (failed || !b.begun && (b.copied || b != r.current)) {
+		if b.again && (how >= Refused || !b.begun && (b.copied || b != r.current)) {
 			b.end()
 		}
 		passed = passed || b.passed()
@@ -259,26 +268,32 @@ func (r *Body) Seal(failed, abandon bool) (passed bool) {
 		// A superseded attempt is still reading. Closing the body of a server's
 		// request blocks until that read ends, and RoundTrip must return.
 		go body.CloseAside(r.req.Body)
-	default:
+	case r.part != nil:
 		r.req.Body.Close()
+	default:
+		body.CloseSoon(r.req.Body)
 	}
 	return passed
 }
 
 // Cut declares that the response is over, and with it the request.
-func (r *Body) Cut() { r.Seal(false, true) }
+func (r *Body) Cut() { r.Seal(Abandoned) }
 
-// done reports, once, that nobody will read the body any more, and releases the
-// kept bytes, because the reader lives as long as the response.
+// done reports, once, that nobody will read the caller's body any more: it has ended, and
+// what it had is kept, or no attempt needs it. Then the kept bytes are released, because
+// the reader lives as long as the response.
 func (r *Body) done() bool {
-	if !r.sealed || r.closed || r.current != nil && !r.current.finished() {
+	over := r.sealed && (r.current == nil || r.current.finished())
+	if over {
+		r.drop()
+		for b := r.current; b != nil; b = b.beside {
+			b.end()
+		}
+	}
+	if r.closed || !over && r.ended == nil {
 		return false
 	}
 	r.closed = true
-	r.drop()
-	for b := r.current; b != nil; b = b.beside {
-		b.end()
-	}
 	return true
 }
 
