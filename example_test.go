@@ -96,6 +96,14 @@ func ExampleTransport_HostState() {
 	// Output: 3.5 of 5 tokens left, 3 failed retries in a row, breaker closed, last give-up retries_failing
 }
 
+func ExampleTransport_Advice() {
+	transport := &retrip.Transport{Policy: retrip.Policy{AttemptTimeout: 2 * time.Second, Deadline: 5 * time.Second}}
+	for _, advice := range transport.Advice() {
+		fmt.Println(advice)
+	}
+	// Output: retrip: Policy.Deadline is 5s: 4 attempts of 2s with waits of up to 700ms in total need 8.7s
+}
+
 // A POST is repeated after a status that says that the host did nothing.
 func ExamplePolicy_unprocessed() {
 	server := failing(1, http.StatusTooManyRequests)
@@ -179,7 +187,7 @@ func ExampleLoadPolicies() {
 	policy, hosts, err := retrip.LoadPolicies(strings.NewReader(`{
 		"attempt_timeout": "2s",
 		"hosts": {
-			"fraud.internal": {"attempt_timeout": "150ms", "deadline": "600ms"}
+			"fraud.internal": {"attempt_timeout": "150ms", "deadline": "1300ms"}
 		}
 	}`))
 	if err != nil {
@@ -192,12 +200,12 @@ func ExampleLoadPolicies() {
 		fmt.Println(err)
 		return
 	}
-	fmt.Println(fraud.AttemptTimeout)
+	fmt.Println(fraud.AttemptTimeout, transport.Validate(), transport.Advice())
 
 	_, _, err = retrip.LoadPolicies(strings.NewReader("{\n  \"attempt_timout\": \"2s\"\n}"))
 	fmt.Println(strings.SplitAfter(err.Error(), ";")[0])
 	// Output:
-	// 150ms
+	// 150ms <nil> []
 	// retrip: line 2: attempt_timout: there is no such field;
 }
 

@@ -18,36 +18,44 @@ import (
 	"github.com/retrip/retrip/internal/syntax"
 )
 
-// Validate reports everything that is wrong with the fields of t, for program start
-// and for tests. The error names the host, field and value of each mistake. Validate
-// also reports three problems that RoundTrip tolerates:
+// Validate reports the mistakes in the fields of t, for program start and for tests: the
+// error names the host, field and value of each. RoundTrip and SetPolicies refuse the same
+// policies.
+func (t *Transport) Validate() error {
+	_, err := compile(t.Policy, t.Hosts)
+	if t.Metrics != nil {
+		if _, wrong := meter.NewHosts(t.Metrics.Durations); wrong != nil {
+			err = errors.Join(err, fmt.Errorf("retrip: Metrics.Durations: %w", wrong))
+		}
+	}
+	return err
+}
+
+// Advice returns a sentence for each thing that is valid, but seldom meant:
 //
 //   - The attempts and waits of a policy can't fit its Deadline, even if no
 //     server sends Retry-After or a 429.
 //   - Base is, or wraps, a Transport, so the attempts multiply.
 //   - The calls of a dialect's API are POSTs, which the policy never repeats.
-func (t *Transport) Validate() error {
-	m, err := compile(t.Policy, t.Hosts)
-	errs := []error{err}
-	if t.Metrics != nil {
-		if _, err := meter.NewHosts(t.Metrics.Durations); err != nil {
-			errs = append(errs, fmt.Errorf("retrip: Metrics.Durations: %w", err))
-		}
-	}
-	if err == nil {
-		errs = append(errs, m.fallback.checkFit(), m.fallback.checkPosts())
+func (t *Transport) Advice() (sentences []string) {
+	if m, err := compile(t.Policy, t.Hosts); err == nil {
+		sentences = append(sentences, m.fallback.adviseFit(), m.fallback.advisePosts())
 		for i, pattern := range slices.Sorted(maps.Keys(t.Hosts)) {
 			r := m.rules[1+i]
-			errs = append(errs, r.checkFit())
+			sentences = append(sentences, r.adviseFit())
 			if t.Hosts[pattern].Dialects != nil {
-				errs = append(errs, r.checkPosts())
+				sentences = append(sentences, r.advisePosts())
 			}
 		}
 	}
 	if retries(t.Base, 0) {
-		errs = append(errs, errors.New("retrip: Base is, or wraps, another retrip.Transport: their attempts multiply; keep only one of them"))
+		sentences = append(sentences, "retrip: Base is, or wraps, another retrip.Transport: their attempts multiply; keep only one of them")
 	}
-	return joinFirst(errs)
+	sentences = slices.DeleteFunc(sentences, func(s string) bool { return s == "" })
+	if n := len(sentences) - mostErrors; n > 0 {
+		sentences = append(sentences[:mostErrors], fmt.Sprintf("retrip: and %d more", n))
+	}
+	return sentences
 }
 
 // insteadOfOff says, for each number in a policy that can't be Off, what to set
@@ -246,34 +254,34 @@ func joinFirst(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// checkFit reports whether the attempts and waits of r can't fit its deadline.
-func (r *rules) checkFit() error {
+// adviseFit says that the attempts and waits of r can't fit its deadline, if so.
+func (r *rules) adviseFit() string {
 	if r.Deadline <= 0 || r.AttemptTimeout <= 0 {
-		return nil
+		return ""
 	}
 	waits := r.LongestWaits()
 	if sum := span.Add(span.Mul(r.AttemptTimeout, r.MaxAttempts), waits); sum > r.Deadline {
-		return fmt.Errorf("retrip: %s.Deadline is %v: %d attempts of %v with waits of up to %v in total need %v",
+		return fmt.Sprintf("retrip: %s.Deadline is %v: %d attempts of %v with waits of up to %v in total need %v",
 			r.path, r.Deadline, r.MaxAttempts, r.AttemptTimeout, waits, sum)
 	}
-	return nil
+	return ""
 }
 
-// checkPosts reports a dialect of an API whose calls are POSTs if r never repeats a POST
+// advisePosts names a dialect of an API whose calls are POSTs if r never repeats a POST
 // after a response.
-func (r *rules) checkPosts() error {
+func (r *rules) advisePosts() string {
 	p := &r.policy
 	if p.MaxAttempts == 1 || len(p.Unprocessed) > 0 || p.IdempotencyKey == On || p.Idempotent != nil || p.Classify != nil ||
 		slices.Contains(p.IdempotentMethods, http.MethodPost) {
-		return nil
+		return ""
 	}
 	for _, name := range p.Dialects {
 		if dialect.ByName[name].Posts {
-			return fmt.Errorf("retrip: %s.Dialects is %q: calls of this API are POSTs, and the policy would never repeat a POST; "+
+			return fmt.Sprintf("retrip: %s.Dialects is %q: calls of this API are POSTs, and the policy would never repeat a POST; "+
 				"set Unprocessed, for example to []int{429}, or IdempotencyKey, IdempotentMethods, Idempotent or Classify", r.path, name)
 		}
 	}
-	return nil
+	return ""
 }
 
 // retries reports whether rt is, or wraps, a Transport. It looks through

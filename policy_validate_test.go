@@ -152,7 +152,7 @@ func TestValidate_Inherited(t *testing.T) {
 	assert.NoError(t, tr.Validate())
 }
 
-func TestValidate_Deadline(t *testing.T) {
+func TestAdvice_Deadline(t *testing.T) {
 	const ms, s = time.Millisecond, time.Second
 	payments := retrip.Policy{Backoff: retrip.Backoff{Cap: 2 * s}, AttemptTimeout: 150 * ms}
 	with := func(f func(*retrip.Policy)) retrip.Policy {
@@ -189,11 +189,12 @@ func TestValidate_Deadline(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			check := func(tr *retrip.Transport, path string) {
-				if err := tr.Validate(); tt.want == "" {
-					assert.NoError(t, err)
-				} else {
-					assert.ErrorContains(t, err, path)
-					assert.ErrorContains(t, err, tt.want)
+				assert.NoError(t, tr.Validate())
+				if advice := tr.Advice(); tt.want == "" {
+					assert.Empty(t, advice)
+				} else if assert.Len(t, advice, 1) {
+					assert.Contains(t, advice[0], path)
+					assert.Contains(t, advice[0], tt.want)
 				}
 			}
 			check(&retrip.Transport{Policy: tt.policy}, "retrip: Policy.Deadline")
@@ -202,19 +203,30 @@ func TestValidate_Deadline(t *testing.T) {
 	}
 }
 
-// What only Validate reports doesn't stop a request.
-func TestValidate_Advice(t *testing.T) {
+// What is advice is no mistake, and stops no request. What is a mistake leaves no advice
+// about policies.
+func TestAdvice_StopsNothing(t *testing.T) {
 	tr := &retrip.Transport{
 		Base:   &retrip.Transport{Base: testenv.Status(200)},
-		Policy: retrip.Policy{Deadline: time.Second, AttemptTimeout: time.Second},
+		Policy: retrip.Policy{Deadline: time.Second, AttemptTimeout: time.Second, Dialects: []string{"openai"}},
 	}
-	require.Error(t, tr.Validate())
+	assert.Len(t, tr.Advice(), 3)
+	assert.NoError(t, tr.Validate())
+	assert.NoError(t, tr.SetPolicies(tr.Policy, nil))
+	wrong := &retrip.Transport{Base: tr.Base, Policy: tr.Policy, Hosts: map[string]retrip.Policy{"a b": {}}}
+	assert.Error(t, wrong.Validate())
+	assert.Len(t, wrong.Advice(), 1)
+	many := &retrip.Transport{Hosts: map[string]retrip.Policy{}}
+	for i := range 100 {
+		many.Hosts[fmt.Sprintf("h%d.example", i)] = tr.Policy
+	}
+	assert.Len(t, many.Advice(), 21)
 	resp := do(t, tr, play.MustRequest(t, http.MethodGet, "http://example.com/", nil))
 	assert.Equal(t, 200, resp.StatusCode)
 	assert.NoError(t, resp.Body.Close())
 }
 
-func TestValidate_NestedTransport(t *testing.T) {
+func TestAdvice_NestedTransport(t *testing.T) {
 	inner := &retrip.Transport{}
 	var missing *viaField
 	for name, tt := range map[string]struct {
@@ -242,11 +254,11 @@ func TestValidate_NestedTransport(t *testing.T) {
 		"eight Unwraps":        {wrapTimes(8, inner, func(rt http.RoundTripper) http.RoundTripper { return viaUnwrap{rt} }), true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := (&retrip.Transport{Base: tt.base}).Validate()
+			advice := (&retrip.Transport{Base: tt.base}).Advice()
 			if tt.retries {
-				assert.ErrorContains(t, err, "another retrip.Transport")
+				assert.Contains(t, fmt.Sprint(advice), "another retrip.Transport")
 			} else {
-				assert.NoError(t, err)
+				assert.Empty(t, advice)
 			}
 		})
 	}
@@ -299,16 +311,15 @@ func wrapTimes(n int, rt http.RoundTripper, wrap func(http.RoundTripper) http.Ro
 }
 
 // A dialect says when to retry, but doesn't make a POST repeatable.
-func TestValidate_DialectOfPOSTsWithoutAWayToRepeatThem(t *testing.T) {
+func TestAdvice_DialectOfPOSTsWithoutAWayToRepeatThem(t *testing.T) {
 	const want = `Dialects is "openai": calls of this API are POSTs, and the policy would never repeat a POST`
 	alone := retrip.Policy{Dialects: []string{"openai"}}
-	assert.ErrorContains(t, (&retrip.Transport{Policy: alone}).Validate(), "retrip: Policy."+want)
-	err := (&retrip.Transport{Hosts: map[string]retrip.Policy{"api.openai.com": alone}}).Validate()
-	assert.ErrorContains(t, err, `api.openai.com`)
-	assert.ErrorContains(t, err, want)
-	assert.NoError(t, new(retrip.Transport).SetPolicies(alone, nil), "only Validate says so")
+	assert.Contains(t, fmt.Sprint((&retrip.Transport{Policy: alone}).Advice()), "retrip: Policy."+want)
+	advice := fmt.Sprint((&retrip.Transport{Hosts: map[string]retrip.Policy{"api.openai.com": alone}}).Advice())
+	assert.Contains(t, advice, `api.openai.com`)
+	assert.Contains(t, advice, want)
 	other := retrip.Transport{Policy: retrip.Policy{Dialects: []string{"anthropic"}}}
-	assert.ErrorContains(t, other.Validate(), `retrip: Policy.Dialects is "anthropic": calls of this API are POSTs`)
+	assert.Contains(t, fmt.Sprint(other.Advice()), `retrip: Policy.Dialects is "anthropic": calls of this API are POSTs`)
 
 	for name, change := range map[string]func(*retrip.Policy){
 		"Unprocessed":       func(p *retrip.Policy) { p.Unprocessed = []int{429} },
@@ -323,9 +334,9 @@ func TestValidate_DialectOfPOSTsWithoutAWayToRepeatThem(t *testing.T) {
 	} {
 		p := alone
 		change(&p)
-		assert.NoError(t, (&retrip.Transport{Policy: p}).Validate(), name)
+		assert.Empty(t, (&retrip.Transport{Policy: p}).Advice(), name)
 		inherited := retrip.Transport{Policy: p, Hosts: map[string]retrip.Policy{"api.openai.com": {Dialects: p.Dialects}}}
-		assert.NoError(t, inherited.Validate(), name)
+		assert.Empty(t, inherited.Advice(), name)
 	}
 }
 
@@ -341,7 +352,7 @@ func TestValidate_BesideRequests(t *testing.T) {
 			_, err = transport.RoundTrip(req) //nolint:bodyclose // there is no response
 			assert.Error(t, err)
 		})
-		group.Go(func() { assert.NoError(t, transport.Validate()) })
+		group.Go(func() { assert.NoError(t, transport.Validate()); assert.Empty(t, transport.Advice()) })
 	}
 	group.Wait()
 }
@@ -385,13 +396,14 @@ func TestValidate_LargePolicies(t *testing.T) {
 		}, "and 9980 more"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := tt.policies(10_000).Validate(); tt.err == "" {
-				require.NoError(t, err)
+			all := func(tr *retrip.Transport) string { return fmt.Sprint(tr.Validate(), tr.Advice()) }
+			if got := all(tt.policies(10_000)); tt.err == "" {
+				require.Equal(t, "<nil> []", got)
 			} else {
-				require.ErrorContains(t, err, tt.err)
-				assert.Less(t, len(err.Error()), 40_000)
+				require.Contains(t, got, tt.err)
+				assert.Less(t, len(got), 40_000)
 			}
-			testenv.Growth(t, 5000, tt.policies, func(tr *retrip.Transport) { _ = tr.Validate() })
+			testenv.Growth(t, 5000, tt.policies, func(tr *retrip.Transport) { _ = all(tr) })
 		})
 	}
 }

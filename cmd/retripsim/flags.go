@@ -269,6 +269,7 @@ func (f *flags) one(name string, base retrip.Policy) (sim.Policy, error) {
 		f.remarks = append(f.remarks, fmt.Sprintf("%s follows the policy %s of %s", f.host, state.Policy, name))
 	}
 	f.change(&policy)
+	f.remarks = append(f.remarks, (&retrip.Transport{Policy: policy}).Advice()...)
 	short := strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
 	return sim.Policy{Name: short, Retry: policy}, f.checked(policy)
 }

@@ -422,11 +422,11 @@ func TestNew_IsTransparent(t *testing.T) {
 	(&http.Client{Transport: transport}).CloseIdleConnections()
 	assert.Equal(t, 1, base.Idle)
 	assert.Same(t, retry, transport.Unwrap())
-	assert.NoError(t, retry.Validate())
+	assert.Empty(t, retry.Advice())
 
 	twice := &retrip.Transport{Base: &retrip.Transport{}}
 	retripotel.New(twice, retripotel.Config{})
-	assert.ErrorContains(t, twice.Validate(), "another retrip.Transport")
+	assert.Contains(t, twice.Advice()[0], "another retrip.Transport")
 	outer := &retrip.Transport{Base: transport}
-	assert.ErrorContains(t, outer.Validate(), "another retrip.Transport")
+	assert.Contains(t, outer.Advice()[0], "another retrip.Transport")
 }

@@ -108,6 +108,8 @@ func TestRecipesAreValid(t *testing.T) {
 		"LLMs": LLMs(nil), "GitHub": GitHub(nil), "Payments": Payments(nil), "Slack": Slack(nil), "ObjectStore": ObjectStore(nil, nil),
 		"Scraper": Scraper(nil), "Mesh": Mesh(nil), "Deploy": Deploy(nil, 100), "Downloader": Downloader(nil), "OAuth2": OAuth2(nil, nil), "Connect": Connect(nil), "Webhooks": Webhooks(nil), "Poll": Poll(nil), "GraphQL": GraphQL(nil),
 	} {
-		assert.NoError(t, client.Transport.(*retrip.Transport).Validate(), name)
+		transport := client.Transport.(*retrip.Transport)
+		assert.NoError(t, transport.Validate(), name)
+		assert.Empty(t, transport.Advice(), name)
 	}
 }

@@ -4,6 +4,7 @@
 package cookbook
 
 import (
+	"log/slog"
 	"net/http"
 
 	"github.com/retrip/retrip"
@@ -15,4 +16,13 @@ import (
 // conventions ask for this.
 func Traced(base http.RoundTripper, config retripotel.Config) *http.Client {
 	return &http.Client{Transport: retripotel.New(&retrip.Transport{Base: base}, config)}
+}
+
+// Logged returns a client that logs each retry at level Warn. At level Debug, the
+// Transport's own Logger does.
+func Logged(base http.RoundTripper, log *slog.Logger) *http.Client {
+	return &http.Client{Transport: &retrip.Transport{Base: base, Trace: &retrip.Trace{Retry: func(e retrip.Event) {
+		log.WarnContext(e.Request.Context(), "retry", "url", e.URL(), "attempt", e.Attempt,
+			"reason", e.Reason, "status", e.StatusCode, "wait", e.Wait)
+	}}}}
 }

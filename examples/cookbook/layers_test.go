@@ -6,6 +6,7 @@ package cookbook
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -161,4 +162,17 @@ func TestConnect_WhatIsRepeated(t *testing.T) {
 			assert.Equal(t, "hello Ada", answer.Msg.Value)
 		})
 	}
+}
+
+func TestLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+			if n == 1 {
+				answer(w, 503, "")
+			}
+		})
+		var log strings.Builder
+		get(t, Logged(a.base(), slog.New(slog.NewTextHandler(&log, nil))), "https://api.example.com/items?token=secret")
+		assert.Regexp(t, `^\S+ level=WARN msg=retry url=https://api.example.com/items attempt=1 reason=server_error status=503 wait=\S+\n$`, log.String())
+	})
 }

@@ -154,8 +154,7 @@ func TestRoutes_ClosesIdleConnections(t *testing.T) {
 	NewRoutes(closed, "/search/").CloseIdleConnections()
 	assert.NotZero(t, closed.times)
 	routes := NewRoutes(nil, "/search/").Transport.(Routes)
-	assert.NoError(t, routes.Apart.Validate())
-	assert.NoError(t, routes.Rest.Validate())
+	assert.Empty(t, append(routes.Apart.Advice(), routes.Rest.Advice()...))
 }
 
 type closer struct {

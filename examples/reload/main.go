@@ -57,9 +57,8 @@ func (p *policies) use(content []byte) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.path, err)
 	}
-	// Validate also reports attempts and waits that can't fit a deadline.
-	if err := (&retrip.Transport{Policy: policy, Hosts: hosts}).Validate(); err != nil {
-		return fmt.Errorf("%s: %w", p.path, err)
+	for _, advice := range (&retrip.Transport{Policy: policy, Hosts: hosts}).Advice() {
+		log.Printf("%s: %s", p.path, advice)
 	}
 	return p.transport.SetPolicies(policy, hosts)
 }

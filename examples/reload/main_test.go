@@ -107,10 +107,10 @@ func TestReload_Signal(t *testing.T) {
 		w.expect(5)
 		w.write(`{"attempt_timeout": "1s", "deadline": "1500ms"}`)
 		w.hangUp()
-		w.expect(5, "Deadline") // valid by itself, but it can't work
+		w.expect(4, "") // advice refuses nothing
 		require.NoError(t, os.Remove(path))
 		w.hangUp()
-		w.expect(5, "no such file")
+		w.expect(4, "no such file")
 		w.write(`{"max_attempts": 2}`)
 		w.hangUp()
 		w.expect(2, "")

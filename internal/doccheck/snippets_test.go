@@ -32,7 +32,7 @@ func TestSnippets_Policies(t *testing.T) {
 			policies++
 			policy, hosts, err := retrip.LoadPolicies(strings.NewReader(m[1]))
 			if assert.NoError(t, err, name) {
-				assert.NoError(t, (&retrip.Transport{Policy: policy, Hosts: hosts}).Validate(), name)
+				assert.Empty(t, (&retrip.Transport{Policy: policy, Hosts: hosts}).Advice(), name)
 			}
 		}
 	}

@@ -30,7 +30,7 @@ func (w *world) operate(t *testing.T, o Operation) {
 		if _, _, err := c.retrip.Policies(); err != nil {
 			w.breaks("P15", "the policies of t%d: %v", c.number, err)
 		}
-		_ = c.retrip.Validate() // some policies are unwise
+		_, _ = c.retrip.Validate(), c.retrip.Advice() // some policies are unwise
 	case Gathers:
 		play.Gather(t, c.retrip.Metrics)
 	case SwapsPolicies, Reloads:
