@@ -15,9 +15,7 @@ import (
 // should make one Fleet with [NewFleet] and set it as Transport.Fleet in all
 // its Transports. A Fleet is safe for concurrent use.
 //
-// A retry that fails costs one token, and a success without a retry pays 0.2. Below
-// a quarter of its size, an account lets retries through with a probability of
-// level/(size/4). A retry waits for the level for at most 50 ms, as part of its wait;
+// A retry waits for the level of the account for at most 50 ms, as part of its wait;
 // first attempts never ask. If the store fails, the budget decides alone for 5 to
 // 15 s. docs/fleet.md has the rule and its figures.
 type Fleet struct{ accounts fleet.Accounts }

@@ -37,10 +37,8 @@ func (s Switch) String() string {
 // Backoff is the schedule of waits before retries. The ceiling of the wait before
 // retry n is min(Cap, Base·2^(n-1)). Jitter draws the wait, by default uniformly
 // between 0 and the ceiling: 0 – 100 ms before the first retry, 0 – 200 ms before
-// the second, and 0 – 10 s before the eighth and later ones. The formulas come from
-// Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015, but
-// DecorrelatedJitter applies Cap within the draw. Fields that are 0 inherit, as in
-// [Policy].
+// the second, and 0 – 10 s before the eighth and later ones. Fields that are 0 inherit,
+// as in [Policy].
 type Backoff struct {
 	// Base is the ceiling of the first wait. Off retries at once, unless the
 	// server asks for a wait or ThrottleBase applies. The default is 100 ms.

@@ -19,20 +19,14 @@ import (
 	"github.com/retrip/retrip/internal/resume"
 )
 
-// Metrics counts what Transports do. It is a [prometheus.Collector]:
-//
-//	metrics := &retrip.Metrics{}
-//	reg.MustRegister(metrics)
-//	client := &http.Client{Transport: &retrip.Transport{Metrics: metrics}}
-//
-// One Metrics may serve many Transports. The label policy is the pattern in
+// Metrics counts what Transports do, and is a [prometheus.Collector] to register. One
+// Metrics may serve many Transports. The label policy is the pattern in
 // Transport.Hosts that a request follows, in lower case, or "default". No label
 // ever holds a path or error from a request, or a host that isn't in Durations.
 // Counting can't fail and, without Durations, allocates nothing. docs/metrics.md
-// says what each metric counts and when its series appear and disappear.
-//
-// The zero Metrics is ready to use. A Metrics is safe for concurrent use, and must not
-// be copied, nor its fields changed after the first use.
+// says what each metric counts and when its series appear and disappear. The zero
+// Metrics is ready to use. A Metrics is safe for concurrent use, and must not be
+// copied, nor its fields changed after the first use.
 type Metrics struct {
 	// Exemplar, if not nil, returns the labels of an exemplar for a request with the
 	// given context, such as the trace_id of its span, or nil for none. It is called

@@ -26,8 +26,7 @@ import (
 // # Attempts and waits
 //
 // MaxAttempts and MaxWait can't be Off. If a server asks for a wait longer than
-// MaxWait, the Transport gives up at once and returns the response in hand; at a
-// [Gate], so does every request that would have to wait that long.
+// MaxWait, the Transport gives up at once.
 //
 // AttemptTimeout and Deadline never cut off a body. AttemptTimeout should be at
 // least 1.5 times as long as a new connection and the usual response take together.
@@ -184,8 +183,7 @@ const noRetryHeader = "off"
 // WithPolicy returns a context whose requests follow p. Unset fields of p inherit
 // from the policy of an enclosing WithPolicy, and then from that of the host.
 // Budgets, breakers and gates belong to the host, so p may only switch them off.
-// RoundTrip returns an error if p is invalid. The context is safe for concurrent
-// use. The slices in p must not be changed after the call.
+// RoundTrip returns an error if p is invalid. The slices in p must not be changed.
 func WithPolicy(ctx context.Context, p Policy) context.Context {
 	next := &override{policy: &p, from: incoming.Of(ctx), limits: p.MaxAttempts != 0}
 	if o := overrideOf(ctx); o != nil {

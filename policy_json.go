@@ -58,15 +58,7 @@ func nameInJSON(path string) string {
 // all hosts, and a member "hosts" with an object of policies by pattern, as in
 // Transport.Hosts. The JSON of a single Policy is valid input. If anything is
 // wrong, LoadPolicies returns no policies, and the error names line, field and
-// value. For example:
-//
-//	{
-//	  "max_attempts": 3,
-//	  "hosts": {
-//	    "*.example.com": {"attempt_timeout": "150ms"},
-//	    "legacy.example.com": {"attempt_timeout": "off"}
-//	  }
-//	}
+// value. An example is {"max_attempts": 3, "hosts": {"*.example.com": {"attempt_timeout": "off"}}}.
 func LoadPolicies(r io.Reader) (Policy, map[string]Policy, error) {
 	data, err := io.ReadAll(r)
 	if err != nil {

@@ -31,12 +31,10 @@ func (t *Transport) Validate() error {
 	return err
 }
 
-// Advice returns a sentence for each thing that is valid, but seldom meant:
-//
-//   - The attempts and waits of a policy can't fit its Deadline, even if no
-//     server sends Retry-After or a 429.
-//   - Base is, or wraps, a Transport, so the attempts multiply.
-//   - The calls of a dialect's API are POSTs, which the policy never repeats.
+// Advice returns a sentence for each thing that is valid, but seldom meant: the attempts
+// and waits of a policy can't fit its Deadline, even if no server sends Retry-After or a
+// 429; Base is, or wraps, a Transport, so the attempts multiply; the calls of a dialect's
+// API are POSTs, which the policy never repeats.
 func (t *Transport) Advice() (sentences []string) {
 	if m, err := compile(t.Policy, t.Hosts); err == nil {
 		sentences = append(sentences, m.fallback.adviseFit(), m.fallback.advisePosts())

@@ -86,7 +86,7 @@ func (e Event) URL() string { return redact.URL(e.Request.URL) }
 
 // WithTrace returns a context whose requests run the hooks of t after those of
 // Transport.Trace and of an enclosing WithTrace. If t is nil, WithTrace adds no
-// hooks. The context is safe for concurrent use. t must not change later.
+// hooks. t must not change later.
 func WithTrace(ctx context.Context, t *Trace) context.Context {
 	next := &override{}
 	if o := overrideOf(ctx); o != nil {

@@ -60,12 +60,11 @@ type Transport struct {
 	// Logger receives a record of each retry at level Debug. At Info, it receives
 	// requests that a retry saved, that failed or that were given up, broken bodies,
 	// and headers of Policy.Dialects that aren't understood: for each host and reason
-	// the first, then one a minute, which counts the others. At Warn, it receives the trouble of a host, and at Info its end
-	// (docs/runbook.md). URLs lack userinfo and query. If nil, nothing is logged.
+	// the first, then one a minute, which counts the others. At Warn, it receives the
+	// trouble of a host, and at Info its end. URLs lack userinfo and query.
 	Logger *slog.Logger
 
-	// Trace holds hooks that run at the stages of every request. If nil, only
-	// hooks set by [WithTrace] run.
+	// Trace holds hooks that run at the stages of every request.
 	Trace *Trace
 
 	settling sync.Mutex // guards changes of settings
