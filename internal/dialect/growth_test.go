@@ -62,15 +62,14 @@ func lines(s string, n int) []string {
 
 // every returns a header in which each field that a dialect reads has the value s.
 func every(s string) http.Header {
-	h := http.Header{}
-	for _, name := range []string{"Retry-After", "Retry-After-Ms", "X-Ms-Retry-After-Ms", "X-Amz-Retry-After", "Ratelimit", "Ratelimit-Policy",
-		"X-Ratelimit-Reset", "X-Rate-Limit-Reset", "Ratelimit-Reset", "X-Ratelimit-Reset-After", "X-Ratelimit-Reset-Requests", "X-Ratelimit-Reset-Tokens", "X-Should-Retry", "Stripe-Should-Retry", "Date",
-		"Anthropic-Ratelimit-Requests-Reset", "Anthropic-Ratelimit-Tokens-Reset"} {
-		h[name] = []string{s}
-	}
-	for _, name := range []string{"X-Ratelimit-Remaining", "X-Ratelimit-Remaining-Requests", "X-Ratelimit-Remaining-Tokens",
-		"Anthropic-Ratelimit-Requests-Remaining", "Anthropic-Ratelimit-Tokens-Remaining"} {
-		h[name] = []string{"0"}
+	h := http.Header{"Retry-After": {s}, "Date": {s}, "Ratelimit-Policy": {s}, "X-Should-Retry": {s}, "Stripe-Should-Retry": {s}}
+	for _, d := range ByName {
+		for _, f := range slices.Concat(d.Instead, d.Besides) {
+			h[f.Name] = []string{s}
+			if f.Left != "" {
+				h[f.Left] = []string{"0"}
+			}
+		}
 	}
 	return h
 }

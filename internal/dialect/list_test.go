@@ -39,6 +39,7 @@ func list(names string) (l dialect.List) {
 func TestDialects_Wait(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	const forever = time.Duration(math.MaxInt64)
+	tested := map[string]bool{}
 	for _, tt := range []struct {
 		name     string
 		dialects string
@@ -58,6 +59,7 @@ func TestDialects_Wait(t *testing.T) {
 		{"to the nanosecond", "retry-after-ms", header("Retry-After-Ms: 0.000002"), 2},
 		{"letters", "retry-after-ms", header("Retry-After-Ms: 5a"), 0},
 		{"colon", "retry-after-ms", header("Retry-After-Ms: 5:"), 0},
+		{"azure, the header alone", "x-ms-retry-after-ms", header("X-Ms-Retry-After-Ms: 250", "Retry-After: 1"), 250 * time.Millisecond},
 		{"azure", "azure", header("x-ms-retry-after-ms: 250", "Retry-After: 1"), 250 * time.Millisecond},
 		{"amazon", "x-amz-retry-after", header("X-Amz-Retry-After: 300"), 300 * time.Millisecond},
 		{"shopify's decimal Retry-After", "shopify", header("Retry-After: 2.0"), 2 * time.Second},
@@ -190,10 +192,16 @@ func TestDialects_Wait(t *testing.T) {
 		{"ratelimit, reset malformed", "ratelimit", header(`RateLimit: "a";t=x, "b";r=0;t=5`), 0},
 		{"ratelimit, window malformed", "ratelimit", header(`RateLimit: "b";r=0`, `RateLimit-Policy: "a";w=x, "b";w=5`), 0},
 	} {
+		for name := range strings.SplitSeq(tt.dialects, ",") {
+			tested[name] = true
+		}
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			assert.Equal(t, tt.want, list(tt.dialects).Wait(http.StatusTooManyRequests, tt.header, now))
 		})
+	}
+	for name, d := range dialect.ByName {
+		assert.True(t, tested[name] || len(d.Instead)+len(d.Besides) == 0, "%s has no row", name)
 	}
 }
 
@@ -235,12 +243,14 @@ func TestDialects_Unread(t *testing.T) {
 
 //retrip:promise P8
 func TestDialects_Verdict(t *testing.T) {
+	tested := map[string]bool{}
 	for _, tt := range []struct {
 		name   string
 		status int
 		header http.Header
 		want   dialect.Verdict
 	}{
+		{"should-retry", 409, header("x-should-retry: true"), dialect.Retry},
 		{"openai", 409, header("x-should-retry: true"), dialect.Retry},
 		{"anthropic", 529, header("x-should-retry: false"), dialect.Stop},
 		{"anthropic", 529, header("x-should-retry: perhaps"), dialect.Silent},
@@ -259,7 +269,11 @@ func TestDialects_Verdict(t *testing.T) {
 		{"azure", 503, header("Stripe-Should-Retry: false"), dialect.Silent},
 		{"github", 403, header("Retry-After: 60", "x-should-retry: false"), dialect.Stop},
 	} {
+		tested[tt.name] = true
 		assert.Equal(t, tt.want, list(tt.name).Verdict(tt.status, tt.header), "%v", tt)
+	}
+	for name, d := range dialect.ByName {
+		assert.True(t, tested[name] || d.Verdict == nil, "%s has no row", name)
 	}
 }
 
