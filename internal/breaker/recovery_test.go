@@ -20,6 +20,8 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
+func TestMain(m *testing.M) { testenv.RareGC(m) }
+
 // The cost of a breaker for a host that alternates between up and down, for one
 // that recovers slowly, and for one that fails 60 % of the attempts: the table
 // of docs/retry-storms.md is from here.

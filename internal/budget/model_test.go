@@ -17,6 +17,8 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
+func TestMain(m *testing.M) { testenv.RareGC(m) }
+
 // model is a host's budget as documented, in thousandths of tokens. A
 // size of 0 means no limit.
 type model struct {

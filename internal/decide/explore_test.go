@@ -20,6 +20,8 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
+func TestMain(m *testing.M) { testenv.RareGC(m) }
+
 // All orders of six events of three requests at one host, under a sixteenth of all
 // policies, which has every combination of any three of the eight switches.
 func TestStep_Explored(t *testing.T) {
@@ -106,8 +108,11 @@ func (w *explorer) explore(depth int) {
 	for _, e := range w.path {
 		w.step(e)
 	}
-	list := w.open()
-	if depth == 0 || len(list) == 0 {
+	var list []choice
+	if depth > 0 {
+		list = w.open()
+	}
+	if len(list) == 0 {
 		w.end()
 		return
 	}

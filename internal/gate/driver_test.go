@@ -25,6 +25,8 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
+func TestMain(m *testing.M) { testenv.RareGC(m) }
+
 // Nothing is sent in a pause that is longer than MaxWait. Every request fails
 // at once, and the log names the MaxWait.
 //

@@ -29,6 +29,8 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
+func TestMain(m *testing.M) { testenv.RareGC(m) }
+
 // change makes another body of the data of a response.
 type change = func(ctx context.Context, data []byte) io.Reader
 

@@ -51,6 +51,6 @@ func Heap() int64 {
 // RareGC is the TestMain of a package whose tests produce much garbage on a small
 // heap, which would be collected again and again.
 func RareGC(m *testing.M) {
-	debug.SetGCPercent(400)
+	debug.SetGCPercent(1600)
 	m.Run()
 }
