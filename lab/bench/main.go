@@ -10,6 +10,7 @@
 //	go run .          measure and print
 //	go run . -save    also save the results, and update the pages
 //	go run . -render  update the pages from the saved results
+//	go run . -weight  measure and print only how large the libraries make a program; -save replaces these results alone
 //	go run . -guard   fail if times have got much longer, compared with those of the peers
 package main
 
@@ -39,6 +40,7 @@ func main() {
 	run := flag.String("run", "", "regular expression for the cases to measure, and for pairs")
 	save := flag.Bool("save", false, "save the results, and write their sections of README.md and docs/performance.md")
 	render := flag.Bool("render", false, "write the sections from the results saved before")
+	weight := flag.Bool("weight", false, "measure only how large the libraries make a program")
 	guard := flag.Bool("guard", false, "measure only what is guarded, and fail if a ratio is out of bounds")
 	log.SetFlags(0)
 	log.SetPrefix("bench: ")
@@ -47,12 +49,12 @@ func main() {
 	if *guard {
 		*run = guardedRuns
 	}
-	if err := errors.Join(flag.Set("test.benchtime", benchtime.String()), act(*run, *rounds, *save, *render, *guard)); err != nil {
+	if err := errors.Join(flag.Set("test.benchtime", benchtime.String()), act(*run, *rounds, *save, *render, *guard, *weight)); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func act(run string, rounds int, save, render, guard bool) error {
+func act(run string, rounds int, save, render, guard, weight bool) error {
 	if save && run != "" {
 		return errors.New("-save needs all runs")
 	}
@@ -61,10 +63,13 @@ func act(run string, rounds int, save, render, guard bool) error {
 		return err
 	}
 	var r *results
-	if render {
+	if render || weight {
 		r, err = load(saved)
 	} else {
 		r, err = measure(wanted, rounds)
+	}
+	if err == nil && !render && !guard && run == "" {
+		r.Weights, err = weigh()
 	}
 	if err != nil {
 		return err
@@ -75,7 +80,11 @@ func act(run string, rounds int, save, render, guard bool) error {
 		}
 		return nil
 	}
-	r.writeText(os.Stdout)
+	if weight {
+		r.writeWeights(os.Stdout)
+	} else {
+		r.writeText(os.Stdout)
+	}
 	if save {
 		data, err := json.Marshal(r)
 		if err != nil {

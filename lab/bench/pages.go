@@ -66,9 +66,17 @@ func (r *results) made() string {
 
 // cost is the section of the README: the cost of a success.
 func (r *results) cost() string {
+	stripped, plain, _ := r.grown("retrip")
+	least, most := math.Inf(1), 0.0
+	for _, p := range peers {
+		if mb, _, ok := r.grown(p.name); ok && p.name != "bare" && p.name != "retrip" {
+			least, most = min(least, mb), max(most, mb)
+		}
+	}
 	return fmt.Sprintf(`Beyond bare net/http, a GET that succeeds at once costs %s allocations; with metrics and timeouts, %s.
+The binary grows by %.1f MB stripped and by %.1f MB as it is built; other libraries add %.1f to %.1f MB, stripped.
 [Performance](docs/performance.md#beside-other-libraries) shows in bold which libraries cost less. %s.
-`, r.added("retrip", "Transport/GET/serial").text, r.added("retrip-timeouts", "Transport/GET/serial").text, r.made())
+`, r.added("retrip", "Transport/GET/serial").text, r.added("retrip-timeouts", "Transport/GET/serial").text, stripped, plain, least, most, r.made())
 }
 
 // cell is a cell of the table. Lower values are better; those of peers without a
@@ -97,10 +105,11 @@ func (r *results) table() string {
 
 *GET* and *POST* succeed at once over a stub: the time and the allocations that each peer adds to bare net/http in the same
 round, at RoundTrip if the peer has one, and otherwise at `+"`Client.Do`"+`. *503, 503, 200* is a whole GET with two retries and
-no waits. *HTTP/1.1* and *HTTP/2* are what a GET over a loopback socket takes longer.
+no waits. *HTTP/1.1* and *HTTP/2* are what a GET over a loopback socket takes longer. *Binary* is what the library adds to
+a small program with net/http, stripped and as it is built.
 
-| | GET | POST 1 KiB | 503, 503, 200 | HTTP/1.1 | HTTP/2 |
-|---|---:|---:|---:|---:|---:|
+| | GET | POST 1 KiB | 503, 503, 200 | HTTP/1.1 | HTTP/2 | Binary, MB |
+|---|---:|---:|---:|---:|---:|---:|
 `, r.made())
 	own := r.row("retrip-metrics")
 	for _, p := range peers[1:] {
@@ -120,7 +129,7 @@ func (r *results) row(peer string) []cell {
 	row := []cell{
 		r.added(peer, "Transport/GET/serial", "Client/GET/serial"),
 		r.added(peer, "Transport/POST/serial", "Client/POST/serial"),
-		none, none, none,
+		none, none, none, none,
 	}
 	if s, ok := r.summary("Client/retry-GET", peer); ok {
 		row[2] = cell{s.ns, fmt.Sprintf("%s, %d", duration("%.*f", s.ns), s.allocs)}
@@ -129,6 +138,9 @@ func (r *results) row(peer string) []cell {
 		if longer, margin, ok := r.loopback(protocol, peer); ok {
 			row[3+i] = cell{longer, fmt.Sprintf("%+.1f ± %.1f %%", 100*longer, 100*margin)}
 		}
+	}
+	if stripped, plain, ok := r.grown(strings.TrimSuffix(strings.TrimSuffix(peer, "-timeouts"), "-metrics")); ok {
+		row[5] = cell{stripped, fmt.Sprintf("%+.1f, %+.1f", stripped, plain)}
 	}
 	return row
 }

@@ -30,6 +30,7 @@ type results struct {
 	Versions          map[string]string // of the peers' modules
 	Runs              []timing
 	Loopback          map[string]map[string][]float64 // by protocol and peer, from measureLoopback
+	Weights           []weight
 }
 
 // load returns the results that were saved at path.
@@ -140,6 +141,7 @@ func (r *results) writeText(out io.Writer) {
 		}
 		w.Flush()
 	}
+	r.writeWeights(out)
 }
 
 // A guard is a bound on a ratio of times that were measured in one run. The
