@@ -19,11 +19,14 @@ TIMEOUT := $(if $(shell command -v timeout),timeout 120)
 MODULES = $(shell $(GO) list -m -f '{{.Dir}}/...')
 OWN = $(shell printf '%s\n' $(MODULES) | grep -vE '/(examples/cookbook|lab/bench)/\.\.\.$$')
 
+# With the race detector, these take minutes.
+SLOW = /(test|shed|lab|lab/ops|internal/(body|decide|fleet|host|replay|spare))$$
+
 # The root package and the packages of this repository that it imports. Helpers
 # of tests aren't among them.
 LIBRARY = $(shell $(GO) list -deps -f '{{with .Module}}{{if .Main}}{{$$.ImportPath}}{{end}}{{end}}' .)
 
-.PHONY: help check quick golangci bench-diff test race all-modules lint cover fuzz tables worlds worlds-cover defects examples demo cross api heavy figures bench bench-guard bench-save weight
+.PHONY: help check quick test race lint golangci cover fuzz tables worlds defects examples demo cross api heavy figures bench weight
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,15 +41,10 @@ quick: ## vet and the short tests of the root package, test/ and internal/, for 
 test: ## test the root module
 	$(GO) test ./...
 
-race: ## test the root module with the race detector, in random order
-	$(GO) test -race -shuffle=on ./...
-
-all-modules: ## test every module of the workspace, and our own code with the race detector too
-	@# Only tests of the root module count allocations or skip themselves with the race
-	@# detector, so that the other modules of our own need no second run without it.
-	$(GO) test ./... $(filter-out $(OWN),$(MODULES))
-	@# All goroutines of retripsim are those of sim, and doccheck has none.
-	$(GO) test -race -shuffle=on $$($(GO) list $(OWN) | grep -vE '/(internal/doccheck|internal/sim|cmd/retripsim)$$')
+race: ## test our own code of all modules with the race detector, in random order; what takes minutes runs -short, or in full with NIGHTLY=1
+	@# doccheck has no goroutines, and all goroutines of retripsim are those of sim.
+	$(GO) test -race -shuffle=on $$($(GO) list $(OWN) | grep -vE '/(internal/doccheck|internal/sim|cmd/retripsim)$$' $(if $(NIGHTLY),,| grep -vE '$(SLOW)'))
+	$(if $(NIGHTLY),,$(GO) test -race -short -shuffle=on $$($(GO) list $(OWN) | grep -E '$(SLOW)'))
 	@# A run of the simulator has one goroutine. These tests make several runs at once, or drive the Transport.
 	$(GO) test -race -short -shuffle=on -run 'Transports|Parallel|RunAll' ./internal/sim
 
@@ -101,20 +99,15 @@ worlds: ## run WORLDS (100 000) random worlds from SEED (1) on, which test all p
 defects: ## put each defect of lab/world/defects into the library, and count the random worlds (at most WORLDS, 5000) that find it (half an hour)
 	$(GO) run ./lab/world/defects -worlds $(if $(filter file,$(origin WORLDS)),5000,$(WORLDS))
 
-worlds-cover: ## statement coverage of the root package and the packages that it imports by 10 000 random worlds alone; it must be 90 %
-	$(GO) test -run 'TestWorlds$$' -coverprofile=worlds.out -coverpkg=$$(echo $(LIBRARY) | tr ' ' ,) ./lab/world -args -worlds 10000
-	@$(GO) tool cover -func=worlds.out | tail -1 | tee /dev/stderr | awk '{ exit $$3 + 0 < 90 }'
-
-examples: ## run the examples of the root module; each must exit 0
-	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
+examples: ## run the examples of the root module side by side; each must exit 0
+	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; pids=(); failed=0; \
+	$(GO) build -o "$$dir/" $$(printf './%s ' $$(dirname examples/*/main.go)); \
 	for main in examples/*/main.go; do \
-		ex=$${main%/main.go}; \
-		[ -f "$$main" ] || continue; \
-		echo "$$ex"; \
-		$(GO) build -o "$$dir/example" "./$$ex" || exit 1; \
-		$(TIMEOUT) "$$dir/example" </dev/null >"$$dir/out" 2>&1 || \
-			{ code=$$?; cat "$$dir/out"; echo "$$ex: exit status $$code"; exit 1; }; \
-	done
+		ex=$$(basename "$${main%/main.go}"); echo "$$ex"; \
+		{ $(TIMEOUT) "$$dir/$$ex" </dev/null >"$$dir/$$ex.out" 2>&1 || \
+			{ code=$$?; cat "$$dir/$$ex.out"; echo "$$ex: exit status $$code"; exit 1; }; } & pids+=($$!); \
+	done; \
+	for pid in "$${pids[@]}"; do wait "$$pid" || failed=1; done; exit $$failed
 
 demo: ## show two outages in a real Prometheus; takes two minutes, and then waits for Ctrl-C
 	.ci/tools prometheus
@@ -138,32 +131,8 @@ heavy: ## test the examples whose SDKs take minutes to build, and fetch large ob
 figures: ## draw the pictures of docs/img that show figures (a minute)
 	$(GO) -C lab/figures run .
 
-bench: ## measure what retries cost with retrip and its peers (minutes)
-	$(GO) -C lab/bench run .
+bench: ## measure what retries cost with retrip and its peers (minutes), with ARGS=-save or ARGS='-guard -rounds 5', on a quiet machine
+	$(GO) -C lab/bench run . $(ARGS)
 
-bench-diff: ## compare the cost of successful requests with the last version tag
-	.ci/bench
-
-bench-guard: ## fail if requests have got much slower, compared with other libraries in the same run (on a quiet machine)
-	$(GO) -C lab/bench run . -guard -rounds 5
-
-bench-save: ## run bench, and save the results to lab/bench/results, README.md and docs/performance.md
-	$(GO) -C lab/bench run . -save
-
-weight: ## the size of a small program with net/http alone, with a metric of client_golang, and with retrip
-	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
-	for p in nethttp prometheus retrip; do \
-		GOWORK=off $(GO) -C lab/bench build -trimpath -ldflags='-s -w' -o "$$dir/$$p" ./weight/$$p; \
-		printf '%-10s %8d bytes %3d packages\n' $$p "$$(wc -c <"$$dir/$$p")" "$$(GOWORK=off $(GO) -C lab/bench list -deps ./weight/$$p | wc -l)"; \
-	done
-
-.PHONY: rename install-check rename-check
-
-rename: ## change the path of the module everywhere, with MODULE=example.org/team/name
-	.ci/rename "$(MODULE)"
-
-install-check: ## run the installation commands of the README with this checkout
-	.ci/install
-
-rename-check: ## try rename in a copy, and check the result
-	.ci/rename -check
+weight: ## how large retrip, its peers and client_golang make a small program
+	$(GO) -C lab/bench run . -weight $(ARGS)
