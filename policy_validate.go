@@ -171,16 +171,19 @@ func wanted(path string, v reflect.Value) string {
 		if v.Uint() > uint64(NoJitter) {
 			return "it must be FullJitter, EqualJitter, DecorrelatedJitter or NoJitter"
 		}
-	case "IdempotencyKey", "Gate.Enabled":
-		if s := Switch(v.Int()); s != 0 && s != On && s != Off {
-			return "it must be On, 0 to inherit or Off"
-		}
 	default:
-		if limits, ok := ranges[path]; ok {
+		limits, limited := ranges[path]
+		on, isSwitch := v.Interface().(Switch)
+		switch {
+		case isSwitch:
+			if on != 0 && on != On && on != Off {
+				return "it must be On, 0 to inherit or Off"
+			}
+		case limited:
 			if f := v.Float(); f != 0 && f != Off && !(f >= limits[0] && f <= limits[1]) { // also a NaN
 				return fmt.Sprintf("it must be %v to %v, 0 to inherit or Off", limits[0], limits[1])
 			}
-		} else if v.CanInt() && v.Int() < 0 {
+		case v.CanInt() && v.Int() < 0:
 			return negative(path, v.Int())
 		}
 	}

@@ -122,7 +122,7 @@ type reply struct {
 func (d *download) ask(ctx context.Context, at int64, broken error, turn *about) (r reply) {
 	req := d.req.WithContext(ctx)
 	req.Header = d.whole.Ask(req.Header, at)
-	x := exchange{journey: journey{rest: d, told: tally{request: true}}}
+	x := exchange{journey: journey{rest: d, reported: tally{request: true}}}
 	x.init(d.env, d.r, req, replay.None, d.asked)
 	x.endBy(d.latest())
 	x.last.take(nil, broken)

@@ -49,7 +49,7 @@ type journey struct {
 	rest     *download    // whose body the request continues; nil: it is the caller's own
 
 	// Together these take little space.
-	told       tally
+	reported   tally
 	how        host.Failure // of the last attempt that failed; zero: none
 	idempotent bool
 	hooked     bool // there are hooks
@@ -289,7 +289,7 @@ func (x *exchange) note(now time.Duration) {
 			x.host.GaveUp.Store(uint32(a.Reason))
 			a.Change |= host.Emptied
 		}
-		x.told.fromServer = a.FromServer && a.Do != decide.Answer && a.Wait > 0
+		x.reported.fromServer = a.FromServer && a.Do != decide.Answer && a.Wait > 0
 	}
 	if o.Canceled {
 		// What the server said holds for others, though the caller has gone.

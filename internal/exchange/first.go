@@ -115,7 +115,7 @@ func begin(env *Env, r *Rules, req *http.Request, asked Asked, f *first) (*http.
 func (x *exchange) adopt(f *first) {
 	x.started, x.idempotent, x.call.Attempts = f.began, f.idempotent, 1
 	x.last.resp, x.last.err = f.resp, f.err
-	x.told.attempted, x.told.pending = true, true
+	x.reported.attempted, x.reported.pending = true, true
 	if !f.began.IsZero() {
 		x.last.began = x.beginning()
 	}

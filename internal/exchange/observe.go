@@ -38,11 +38,11 @@ func (j *journey) tellAttempt() {
 // count counts the attempt that ended in o. The reason, if not empty, says why
 // it is the last attempt.
 func (j *journey) count(o *decide.Outcome, reason decide.Reason) {
-	if !j.told.pending {
+	if !j.reported.pending {
 		// The attempt was counted when its headers arrived.
 		return
 	}
-	j.told.pending = false
+	j.reported.pending = false
 	j.countSends()
 	j.r.Metrics.Count(meter.Attempts, resultOf(o, reason), 1)
 }
@@ -71,19 +71,19 @@ func (j *journey) countSends() {
 // countRest counts what a panic has left uncounted: the attempt, by what is
 // known about it, and the request as failed.
 func (j *journey) countRest() {
-	if j.told.pending {
+	if j.reported.pending {
 		var o decide.Outcome
 		if j.last.held {
 			o.Status = cmp.Or(j.last.resp.StatusCode, 1)
 		}
 		j.count(&o, decide.None)
 	}
-	if !j.told.request {
-		j.r.Metrics.Request(meter.Failed, j.told.attempted)
+	if !j.reported.request {
+		j.r.Metrics.Request(meter.Failed, j.reported.attempted)
 		if j.r.Metrics.Timed() {
 			j.took(meter.Failed)
 		}
-		if j.told.attempted {
+		if j.reported.attempted {
 			j.record(meter.Failed, decide.None, host.Failure{Reason: uint8(decide.Error), Kind: uint8(fault.KindPanic)})
 		}
 	}
@@ -140,7 +140,7 @@ func (j *journey) record(end int, reason decide.Reason, how host.Failure) {
 func (j *journey) tellRetry() {
 	d := &j.decision
 	e := j.describeEvent(d.reason)
-	e.Wait, e.FromServer = d.wait, j.told.fromServer
+	e.Wait, e.FromServer = d.wait, j.reported.fromServer
 	j.env.Owner.Tell(j.asked, Retries, e)
 }
 
@@ -166,17 +166,17 @@ func (j *journey) tellHedge(result int, delay time.Duration) {
 func (j *journey) report() {
 	reason := j.decision.reason
 	end := j.ending(reason)
-	asked := !j.told.request
+	asked := !j.reported.request
 	switch {
 	case !asked:
-	case j.told.pending && end == meter.Answered:
+	case j.reported.pending && end == meter.Answered:
 		j.countSends()
 		j.r.Metrics.Answered(j.last.resp.StatusCode)
 	default:
 		j.count(&j.event.Outcome, decide.None)
-		j.r.Metrics.Request(end, j.told.attempted)
+		j.r.Metrics.Request(end, j.reported.attempted)
 	}
-	j.told.pending, j.told.request = false, true
+	j.reported.pending, j.reported.request = false, true
 	if asked && j.r.Metrics.Timed() {
 		j.took(end)
 	}

@@ -39,9 +39,9 @@ func (x *exchange) send() {
 		req = x.derive()
 	}
 	if x.call.Attempts > 1 {
-		x.r.Metrics.Retry(x.req.Context(), x.decision.reason.String(), x.decision.wait, x.told.fromServer)
+		x.r.Metrics.Retry(x.req.Context(), x.decision.reason.String(), x.decision.wait, x.reported.fromServer)
 	}
-	x.told.attempted, x.told.pending = true, true
+	x.reported.attempted, x.reported.pending = true, true
 	switch {
 	case hedges:
 		x.sendHedged(base, req)
