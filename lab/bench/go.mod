@@ -9,7 +9,6 @@ require (
 	github.com/failsafe-go/failsafe-go v0.9.8
 	github.com/gojek/heimdall/v7 v7.0.3
 	github.com/hashicorp/go-retryablehttp v0.7.8
-	github.com/prometheus/client_golang v1.25.0
 	github.com/retrip/retrip v0.0.0-00010101000000-000000000000
 	github.com/stretchr/testify v1.12.1
 	github.com/ybbus/httpretry v1.0.2
@@ -24,6 +23,7 @@ require (
 	github.com/influxdata/tdigest v0.0.1 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
+	github.com/prometheus/client_golang v1.25.0 // indirect
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
