@@ -72,6 +72,31 @@ func TestHedge_Overheard(t *testing.T) {
 	}
 }
 
+// It holds as soon as it is said: a retry of another request doesn't go out while the other
+// attempt goes on.
+//
+//retrip:promise P9 P21
+func TestHedge_OverheardAtOnce(t *testing.T) {
+	refused := leg{after: 2 * usual, status: 503, header: http.Header{"Retry-After": {"7"}}}
+	slow := leg{after: 10 * usual, status: 200}
+	for name, legs := range map[string][]leg{"the first": {refused, slow}, "the hedge": {slow, refused}} {
+		for _, gate := range []retrip.Switch{retrip.Off, retrip.On} {
+			bubble(t, fmt.Sprintf("%s, gate %v", name, gate), func(t *testing.T) {
+				tr, base := hedging(t, retrip.Policy{Gate: retrip.Gate{Enabled: gate}})
+				base.script(legs...)
+				go drop(t, tr, get(t.Context()))
+				time.Sleep(5 * usual)
+				assert.Equal(t, 1, base.running(), "the race goes on")
+				told := time.Now().Add(-2 * usual)
+				base.script(leg{status: 500})
+				drop(t, tr, get(t.Context()))
+				assert.Greater(t, time.Since(told), 7*time.Second)
+				assert.EqualValues(t, 1, play.Gather(t, tr.Metrics)["default"]["pauses_total"])
+			})
+		}
+	}
+}
+
 // conns is a base with one connection, which a response holds until its body is closed.
 type conns struct {
 	http.RoundTripper

@@ -90,6 +90,9 @@ type Outcome struct {
 	RetryAfter time.Duration // the wait that the server asked for, from now; 0 means none
 	Took       time.Duration // duration of the attempt; needed only with a deadline or an AttemptTimeout
 
+	Obeyed bool        // the host has obeyed o before, see Obey
+	Change host.Change // of the host by that, which nothing has reported
+
 	Lost int // status of a response that came before the error, or that it amounts to; 0 if none
 }
 
@@ -187,8 +190,9 @@ func (c *Call) refuse(t *gate.Ticket, h *host.Record, o *Outcome, now time.Durat
 
 // pause pauses h if the server has asked for that in o, which has failed.
 func (r *Rules) pause(h *host.Record, o *Outcome, now time.Duration) (change host.Change) {
+	change = o.Change
 	if o.RetryAfter <= 0 || !r.pauses(o.Received()) {
-		return 0
+		return change
 	}
 	word := o.RetryAfter
 	if r.Gate {
@@ -198,11 +202,13 @@ func (r *Rules) pause(h *host.Record, o *Outcome, now time.Duration) (change hos
 	} else if word > r.MaxWait {
 		// The request gives up. What it asked for may be gone for a day, and the rest
 		// of the host well.
-		return 0
+		return change
 	}
-	h.Told(now)
+	if !o.Obeyed {
+		h.Told(now)
+	}
 	if h.PauseUntil(span.Add(now, word)) {
-		change = host.Paused
+		change |= host.Paused
 	}
 	return change
 }

@@ -50,7 +50,8 @@ func (r *Rules) Refused(o *Outcome) bool {
 }
 
 // Obey records the refusal o (see [Rules.Refused]), the outcome of an attempt of c that
-// doesn't count: another one beside it does. It reports whether any call waiting at the
+// doesn't count: another one beside it does, or may. If o is recorded again, it must be
+// Obeyed, so that its word counts as one. Obey reports whether any call waiting at the
 // gate must be woken.
 func (r *Rules) Obey(h *host.Record, c *Call, o *Outcome, now time.Duration, draw uint64) (change host.Change, wakes bool) {
 	c.lock(r, h, now)

@@ -91,6 +91,7 @@ func (c *race) Ring(*alarm.Alarm) {
 		h.use(base, req)
 		if !c.decided() {
 			h.classify()
+			h.obeyAtOnce()
 		}
 		h.done = true
 	}
@@ -262,6 +263,7 @@ func (x *exchange) endRace(c *race) {
 	}
 	waited := out && !c.good && !o.Canceled
 	if waited {
+		x.obeyAtOnce()
 		o.Canceled = x.sleep(time.NewTimer(hedgePatience*c.delay), c.ended) != nil
 	}
 	second := c.close()
@@ -310,6 +312,25 @@ func (x *exchange) endRace(c *race) {
 		x.tellHedge(hedge, c.delay)
 	}
 	x.obey(&l.outcome)
+}
+
+// obeyAtOnce makes the host obey the outcome of an attempt whose race goes on. What comes of
+// the race reports that.
+//
+//go:noinline
+func (j *journey) obeyAtOnce() {
+	o := &j.event.Outcome
+	if !j.r.Refused(o) {
+		return
+	}
+	p := j.place
+	now := p.pin()
+	defer p.env.Hosts.Unpin(p.host, now)
+	var wakes bool
+	if o.Change, wakes = p.rules.Obey(&p.host.Record, &p.call, o, now, chance.Draw()); wakes {
+		wakeOthers(&p.host.Record)
+	}
+	o.Obeyed = true
 }
 
 // loser is the attempt that doesn't go on after a race.
