@@ -17,9 +17,11 @@ import (
 type form func(lines []string, h http.Header, now time.Time) (wait time.Duration, ok bool)
 
 // longest is the form of a field with one value, which read reads. Among several, in lines
-// of their own or joined by commas, the longest wait counts.
+// of their own or joined by commas, the longest wait counts. What doesn't fit any form takes
+// microseconds to read, so only the first mostLimits count.
 func longest(read func(value string, h http.Header, now time.Time) (time.Duration, bool)) form {
 	return func(lines []string, h http.Header, now time.Time) (longest time.Duration, found bool) {
+		n := 0
 		for _, line := range lines {
 			day := "" // of a date that goes on behind the comma
 			for value := range strings.SplitSeq(line, ",") {
@@ -27,6 +29,9 @@ func longest(read func(value string, h http.Header, now time.Time) (time.Duratio
 				if isDay(value) {
 					day = value + ", "
 					continue
+				}
+				if n++; n > mostLimits {
+					return longest, found
 				}
 				if wait, ok := read(day+value, h, now); ok {
 					longest, found = max(longest, wait), true
@@ -177,7 +182,7 @@ type limit struct {
 	r, t, w time.Duration // the remaining quota, read as seconds; the time until the reset; the window
 }
 
-// These bound a RateLimit or RateLimit-Policy field.
+// These bound what a server may say in a field: values, or bytes of limits.
 const (
 	mostLimits     = 100
 	mostLimitBytes = 8 << 10
@@ -220,7 +225,9 @@ func older(lines []string, h http.Header, now time.Time) (time.Duration, bool) {
 	for _, line := range lines {
 		for part := range strings.FieldsFuncSeq(line, func(c rune) bool { return c == ',' || c == ';' }) {
 			key, value, _ := strings.Cut(part, "=")
-			said[strings.Trim(key, " \t")] = value
+			if key = strings.Trim(key, " \t"); key == "remaining" || key == "reset" {
+				said[key] = value
+			}
 		}
 	}
 	spent, ok := isSpent([]string{said["remaining"]})

@@ -4,6 +4,7 @@
 package dialect
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -118,4 +119,33 @@ func TestRateLimit_Bounds(t *testing.T) {
 			assert.Equal(t, 5*time.Second, wait)
 		}
 	}
+}
+
+// A value that has no form of a wait takes long to try, so few of them are tried, and few
+// members are remembered.
+//
+//retrip:promise P9 P12
+func TestDialects_Bounds(t *testing.T) {
+	tried := 0
+	f := longest(func(value string, h http.Header, now time.Time) (time.Duration, bool) {
+		tried++
+		return moment([]string{value}, h, now)
+	})
+	for _, many := range [][]string{append(lines("9", mostLimits), "99"), {strings.Repeat("9,", mostLimits) + "99"}, lines("9,x", 1000)} {
+		tried = 0
+		wait, ok := f(many, nil, time.Time{})
+		assert.True(t, ok)
+		assert.Equal(t, 9*time.Second, wait)
+		assert.Equal(t, mostLimits, tried)
+	}
+	var members strings.Builder
+	for i := range 5000 {
+		fmt.Fprintf(&members, "m%d=0,", i)
+	}
+	field := []string{members.String() + "remaining=0,reset=5"}
+	assert.Less(t, testing.AllocsPerRun(5, func() {
+		wait, ok := older(field, nil, time.Time{})
+		assert.True(t, ok)
+		assert.Equal(t, 5*time.Second, wait)
+	}), 20.0)
 }
