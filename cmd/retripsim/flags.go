@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -36,6 +37,7 @@ type flags struct {
 	runs      int
 	overrides []func(*retrip.Policy) // of flags that were given
 	loadShare float64                // 0 if -load is not set
+	full      time.Duration          // -queue
 	json      bool                   // print the report as JSON
 	first     []string               // flags that the help names first
 	conflicts [][2]string            // flags that exclude each other
@@ -82,6 +84,20 @@ func (f *flags) timeouts() {
 	override(f, f.field("attempt-timeout", "Policy.AttemptTimeout"), "timeout of an attempt, overriding the policy; -1ns for none", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.AttemptTimeout })
 	override(f, f.field("deadline", "Policy.Deadline"), "deadline of a request, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.Deadline })
 	f.conflicts = append(f.conflicts, [2]string{"attempt-timeout", "timeout"})
+}
+
+// queue declares the flag of the backend's queue.
+func (f *flags) queue() {
+	f.DurationVar(&f.full, "queue", 0, "how long a full queue takes to work off; if 0, three times as long as an attempt may take, and at least 1s")
+}
+
+// setQueue sets the queue of s, for its policy. One that is worked off while clients
+// still wait is no test.
+func (f *flags) setQueue(s *sim.Scenario) time.Duration {
+	timeout := cmp.Or(max(0, s.Policy.Retry.AttemptTimeout), s.Fleet.Timeout)
+	takes := cmp.Or(f.full, min(time.Minute, max(time.Second, 3*timeout)))
+	s.Backend.Queue = max(1, int(float64(s.Backend.Workers)/s.Backend.Service.Seconds()*takes.Seconds()))
+	return takes
 }
 
 // throttled declares the flag of a policy that concerns 429, for models in which
@@ -140,6 +156,9 @@ func (f *flags) parse(args []string) error {
 	}
 	if f.Lookup("runs") != nil && (f.runs < 1 || f.runs > 1000) {
 		return fmt.Errorf("-runs is %s: it must be 1 to 1000", f.typed("runs", f.runs))
+	}
+	if f.full < 0 || f.full > time.Minute {
+		return fmt.Errorf("-queue is %s: it must be 0 to 1m", f.typed("queue", f.full))
 	}
 	return nil
 }
@@ -209,7 +228,7 @@ func (f *flags) inFlags(err error) error {
 	switch {
 	case !ok:
 		return err
-	case name == "rate" && f.loadShare > 0:
+	case name == "rate" && f.loadShare > 0 && !f.given("rate"):
 		return fmt.Errorf("-load is %s: this makes %.6g requests per second, and they must be %s", f.typed("load", f.loadShare), p.Value, p.Want)
 	}
 	return fmt.Errorf("-%s is %s: it must be %s", name, f.typed(name, p.Value), p.Want)

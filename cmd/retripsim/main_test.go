@@ -69,7 +69,10 @@ func TestBadInput(t *testing.T) {
 		{"overload -attempt-timeout soon", `"soon" for flag -attempt-timeout: it must be a duration, such as 300ms`},
 		{"overload -rate -3", "-rate is -3: it must be 0.001 to 10000000"},
 		{"overload -load 70", "it must be a share, more than 0 and at most 10: 0.7 is 70 %"},
-		{"overload -load 0.7 -rate 700", "-load and -rate conflict: give one of them"},
+		{"overload -load 0.7 -rate 700 -workers 10", "-load, -rate and -workers conflict: give two of them"},
+		{"overload -rate 100", "-rate is 100: at 70 % load, a backend has 1.4 workers; give -workers, or a longer -service"},
+		{"overload -queue 1000", `"1000" for flag -queue: it must be a duration`},
+		{"overload -queue 2m", "-queue is 2m: it must be 0 to 1m"},
 		{"overload -timeout 1s -attempt-timeout 2s", "-attempt-timeout and -timeout conflict"},
 		{"overload -load 0.5 -workers 0", "-load is 0.5: with -workers 0"},
 		{"overload -load 1e-9", "-load is 1e-9: this makes 1e-06 requests per second, and they must be 0.001 to 10000000"},
@@ -102,10 +105,12 @@ func TestBadInput(t *testing.T) {
 		{"hedge -only nothing", `-only is "nothing": no case contains it`},
 		{"hedge -hedge 7", "-hedge is 7: it must be"},
 		{"check -queue -1s", "-queue is -1s: it must be 0 to 1m"},
-		{"check -loads 1.5", "-loads is 1.5: it must be less than 1"},
+		{"check -loads 1.5", "-loads is 1.5: it must be more than 0 and less than 1: 0.7 is 70 % of the capacity"},
+		{"check -loads 0.7,1", "-loads is 1: it must be more than 0 and less than 1"},
 		{"check -clients 0", "-clients is 0"},
 		{"check -rate 1e8 -clients 1000", "-rate is 1e8: it must be 0.001 to 10000000"},
 		{"check -clients 1000000 -rate 5", "-rate is 5: with 1000000 clients it must be at least "},
+		{"check -service 20m", "-service is 20m: 700 requests/s would keep more than 1000000 workers busy"},
 		{"check -service 25h", "-service is 25h: it must be 1ns to 24h0m0s"},
 		{"check -lengths 1ms", "-lengths is 1ms"},
 		{"check -lengths 1s,ages", "it must be durations separated by commas"},
@@ -311,7 +316,8 @@ func TestRanges(t *testing.T) {
 }
 
 // check says whether a policy is safe, in its table, a sentence, JSON and its exit
-// status, whatever the size of the fleet.
+// status, whatever the size of the fleet. A policy that isn't gets a change with which
+// it is.
 func TestCheck(t *testing.T) {
 	slow := filepath.Join(t.TempDir(), "slow.json")
 	require.NoError(t, os.WriteFile(slow, []byte(`{"attempt_timeout": "2s"}`), 0o600))
@@ -326,12 +332,14 @@ func TestCheck(t *testing.T) {
 		{"", "retrip recovers as fast as without retries", 0, true},
 		{"-clients 1 -rate 5", "retrip recovers as fast as without retries", 0, true},
 		{"-clients 7 -rate 30", "retrip recovers as fast as without retries", 0, true},
-		{"-clients 400 -rate 2000", "after 1s in which work takes 3.3 × as long, retrip takes 9s to recover; without retries it takes 3s", exitFailed, true}, // README.md
-		{"-clients 10000", "in time is up to about 1018 clients", exitFailed, true},
-		{"-clients 10000" + short, "in time is up to about ", exitFailed, true},
-		{"-policy no-budget" + short, "no fleet size recovers in time", exitFailed, true},
-		{"-policy no-budget -clients 1 -rate 10" + short, "1 clients with 10 requests/s each", exitFailed, false},
-		{"-breaker-ratio 0.5 -breaker-open-for 60s" + short, "without its breaker it recovers in time", exitFailed, false},
+		{"-clients 400 -rate 2000", "retrip recovers as fast as without retries", 0, true}, // README.md
+		{"-clients 10000", "passes with: the fleet's account with fleet_budget 175", exitFailed, true},
+		{"-clients 28572 -rate 2000" + short, "passes with: the fleet's account with fleet_budget 500", exitFailed, true},
+		{"-clients 300 -lengths 1s -loads 0.95", "passes with: nothing that check tried: budget 2; budget 1; the fleet's account", exitFailed, true},
+		{"-clients 100 -lengths 1s -loads 0.95", "at 95 % load: after 1s in which work takes 3.3 × as long, retrip is borderline, since it recovers in time with ", 0, true},
+		{"-policy no-budget" + short, "no-budget passes with: budget 2", exitFailed, false},
+		{"-policy no-budget -clients 1 -rate 10" + short, "1 clients with 10 requests/s each", exitFailed, true},
+		{"-breaker-ratio 0.5 -breaker-open-for 60s" + short, "retrip passes with: breaker off", exitFailed, false},
 		{"-policy " + slow, "slow recovers as fast as without retries", 0, true}, // attempts of 2 s, so clients wait longer than a queue of 1 s
 		{"-policy " + hosts + short, "this is the policy for all hosts; " + hosts + " has 1 more", 0, false},
 		{"-host api.example.com -policy " + hosts + short, "api.example.com follows the policy *.example.com of " + hosts, 0, false},
@@ -349,6 +357,46 @@ func TestCheck(t *testing.T) {
 		assert.Empty(t, errs, c.args)
 		assert.Contains(t, out, c.says, c.args)
 		assert.Equal(t, code != 0, strings.Contains(out, "FAILS"), c.args)
+		assert.Equal(t, strings.Contains(out, "FAILS") || strings.Contains(out, "is borderline"), strings.Contains(out, " passes with: "), c.args)
+	}
+}
+
+// -rate, -load and -queue mean the same in overload as in check: a fleet's rate makes no
+// load, and the queue is a time.
+func TestSizes(t *testing.T) {
+	for args, want := range map[string][2]float64{ // the load, and requests per second
+		"":                         {0.7, 700},
+		"-load 0.9":                {0.9, 900},
+		"-rate 2100":               {0.7, 2100},
+		"-rate 1800 -load 0.9":     {0.9, 1800},
+		"-rate 2100 -service 20ms": {0.7, 2100},
+		"-rate 2100 -instances 3":  {0.7, 2100},
+		"-rate 2100 -workers 10":   {2.1, 2100},
+		"-load 0.9 -workers 20":    {0.9, 1800},
+		"-rate 700 -workers 0":     {0, 700},
+		"-rate 2000":               {2000.0 / 2900, 2000}, // 29 workers
+	} {
+		code, out, errs := call(t, "overload -json -runs 1 -horizon 4s -trigger-at 1s -trigger-for 1s "+args)
+		require.Zero(t, code, errs)
+		var all struct{ Results [][]sim.Result }
+		require.NoError(t, json.Unmarshal([]byte(out), &all))
+		r := all.Results[0][0]
+		assert.InDelta(t, want[0], r.Load, 1e-9, args)
+		assert.InEpsilon(t, 4*want[1], r.Requests, 0.1, args)
+	}
+	s := sim.Overload()
+	s.Backend.Workers = 30
+	for args, want := range map[string]int{"": 3000, "-queue 2s": 6000, "-queue 1ms": 3, "-attempt-timeout 2s": 18_000, "-attempt-timeout -1ns": 3000} {
+		for _, command := range []func(*flags) work{check, overload} {
+			f := newFlags("")
+			command(f)
+			require.NoError(t, f.parse(strings.Fields(args)))
+			p, err := f.load(s.Policy.Retry)
+			require.NoError(t, err)
+			s.Policy = p[0]
+			f.setQueue(&s)
+			assert.Equal(t, want, s.Backend.Queue, args)
+		}
 	}
 }
 

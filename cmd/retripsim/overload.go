@@ -4,7 +4,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -21,10 +23,10 @@ const maxLoad = 10 // as a share of the capacity
 func overload(f *flags) work {
 	s := sim.Overload()
 	f.first = strings.Fields("policy host clients rate load trigger-for runs json")
-	f.IntVar(&s.Fleet.Clients, f.field("clients", "Fleet.Clients"), s.Fleet.Clients, "clients, each with a budget of its own")
+	f.IntVar(&s.Fleet.Clients, f.field("clients", "Fleet.Clients"), s.Fleet.Clients, "processes with a Transport, each with a budget of its own")
 	f.DurationVar(&s.Fleet.Timeout, f.field("timeout", "Fleet.Timeout"), s.Fleet.Timeout, "timeout of an attempt, if the policy sets none")
-	f.Float64Var(&s.Arrivals.Rate, f.field("rate", "Arrivals.Rate"), s.Arrivals.Rate, "requests per second")
-	f.Func("load", "requests per second as a `share` of the capacity, instead of -rate", func(v string) error {
+	f.Float64Var(&s.Arrivals.Rate, f.field("rate", "Arrivals.Rate"), s.Arrivals.Rate, "requests per second of all clients; the backend gets the workers that have this rate at -load, unless -workers is given")
+	f.Func("load", "`share` of the backend's capacity that arrives (default 0.7)", func(v string) error {
 		share, err := strconv.ParseFloat(v, 64)
 		if err != nil || !(share > 0 && share <= maxLoad) {
 			return fmt.Errorf("it must be a share, more than 0 and at most %v: 0.7 is 70 %%", maxLoad)
@@ -33,8 +35,8 @@ func overload(f *flags) work {
 		return nil
 	})
 	f.IntVar(&s.Backend.Workers, f.field("workers", "Backend.Workers"), s.Backend.Workers, "workers of the backend; 0 means unlimited")
-	f.DurationVar(&s.Backend.Service, f.field("service", "Backend.Service"), s.Backend.Service, "mean time that a worker takes for a request")
-	f.IntVar(&s.Backend.Queue, f.field("queue", "Backend.Queue"), s.Backend.Queue, "requests that may wait for a worker")
+	f.DurationVar(&s.Backend.Service, f.field("service", "Backend.Service"), s.Backend.Service, "mean time to serve a request")
+	f.queue()
 	f.IntVar(&s.Backend.Instances, f.field("instances", "Backend.Instances"), s.Backend.Instances, "number of backends behind the name, each with -workers and -queue; 0 means one")
 	f.IntVar(&s.Backend.Dead, f.field("dead", "Backend.Dead"), s.Backend.Dead, "number of backends that fail every attempt at once")
 	f.Float64Var(&s.Backend.FailureRate, f.field("failures", "Backend.FailureRate"), s.Backend.FailureRate, "share of requests that get a 503 whatever the load")
@@ -48,15 +50,12 @@ func overload(f *flags) work {
 	f.Float64Var(&s.Store.Size, f.field("account-size", "Store.Size"), s.Store.Size, "size of the fleet's account in tokens, for the policy account; 0 means 175")
 	f.DurationVar(&s.Horizon, f.field("horizon", "Horizon"), s.Horizon, "end of the simulated time")
 	f.Uint64Var(&s.Seed, "seed", s.Seed, "seed of the random numbers")
-	f.conflicts = append(f.conflicts, [2]string{"load", "rate"})
 	f.timeouts()
 	f.choice("retrip")
 	f.repeats(3)
 	return func(ctx context.Context, progress func(float64)) (*report, error) {
-		if f.loadShare > 0 {
-			if s = s.LoadOf(f.loadShare); s.Arrivals.Rate == 0 {
-				return nil, fmt.Errorf("-load is %v: with -workers 0 there is no capacity to share; use -rate", f.loadShare)
-			}
+		if err := f.size(&s); err != nil {
+			return nil, err
 		}
 		groups, err := f.byPolicy(ctx, s, progress)
 		if len(groups) == 0 {
@@ -90,6 +89,25 @@ func overload(f *flags) work {
 	}
 }
 
+// size sets the workers of s, or its rate of arrivals.
+func (f *flags) size(s *sim.Scenario) error {
+	b, load := &s.Backend, cmp.Or(f.loadShare, sim.Overload().Load())
+	switch {
+	case f.given("rate") && f.given("workers") && f.loadShare > 0:
+		return errors.New("-load, -rate and -workers conflict: give two of them")
+	case f.given("rate") && !f.given("workers") && s.Arrivals.Rate > 0 && b.Service > 0:
+		want := s.Arrivals.Rate * b.Service.Seconds() / load / float64(max(1, b.Instances))
+		if b.Workers = int(math.Round(want)); math.Abs(float64(b.Workers)-want) > 0.1*want {
+			return fmt.Errorf("-rate is %s: at %.0f %% load, a backend has %.2g workers; give -workers, or a longer -service", f.typed("rate", 0), 100*load, want)
+		}
+	case f.loadShare > 0:
+		if *s = s.LoadOf(load); s.Arrivals.Rate == 0 {
+			return fmt.Errorf("-load is %v: with -workers 0 there is no capacity to share; use -rate", load)
+		}
+	}
+	return nil
+}
+
 // byPolicy runs s with each policy as often as -runs says, and returns the
 // results by policy. If ctx ends, it omits the policies whose runs aren't
 // complete.
@@ -100,7 +118,9 @@ func (f *flags) byPolicy(ctx context.Context, s sim.Scenario, progress func(floa
 	}
 	var all []sim.Scenario
 	for _, p := range policies {
-		s.Policy = p
+		if s.Policy = p; s.Backend.Workers > 0 {
+			f.setQueue(&s)
+		}
 		all = append(all, s.Seeds(f.runs)...)
 	}
 	results, err := sim.RunAll(ctx, all, progress)

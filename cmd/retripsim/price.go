@@ -90,7 +90,7 @@ func (p *priced) text() string {
 
 func priceSentence(found []priced, perClient float64) string {
 	return fmt.Sprintf("what %s costs clients with %.3g requests/s each: at a steady 90 %% load on ten backends chosen at random %s of the requests succeed, without retries %s; "+
-		"if 3 of the ten refuse everything at 70 %% load %s, without %s; of the requests in an outage of %v, retries save %s (retripsim price: what helps)",
+		"if 3 of the ten refuse everything at 70 %% load %s, without %s; of the requests in an outage of %v, retries save %s",
 		found[0].Policy, perClient, found[1].text(), found[0].text(), found[3].text(), found[2].text(), blip, found[5].text())
 }
 
@@ -119,8 +119,6 @@ func hedgesOf(ctx context.Context, s sim.Scenario, load float64) (*hedgeCost, er
 
 func (c *hedgeCost) sentence(p sim.Policy, perClient float64) string {
 	switch {
-	case c == nil:
-		return "interrupted before the hedges of " + p.Name
 	case perClient < hedgeRate:
 		return fmt.Sprintf("%s has no hedges here: each client sends %.3g requests/s to the host, fewer than %d", p.Name, perClient, hedgeRate)
 	default:

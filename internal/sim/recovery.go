@@ -4,24 +4,22 @@
 package sim
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/account"
 )
 
 // RecoveryCheck tries whether retries substantially prolong an overload of a
 // [Scenario]: goodput must be back at most 5 s later than without retries, and
-// must stay back. It takes a few seconds for a fleet of any size: if the clients
-// are equal and the backend has one instance, it replaces a large fleet with a
-// smaller one that has the same rate per client, at a backend that is smaller
-// by the same factor.
+// must stay back. Times are those in which it is back with four of five seeds: at a
+// high load they differ by more than 5 s without retries, too.
 type RecoveryCheck struct {
 	// Brownouts are the lengths of the brownouts that the backend must recover
 	// from, 100 ms to an hour.
@@ -33,43 +31,96 @@ type RecoveryCheck struct {
 }
 
 const (
-	recoveryAllowed = 5 * time.Second  // later than without retries
-	recoveryWarmUp  = 10 * time.Second // until the trigger
-	recoveryWatch   = 30 * time.Second // how long to watch without retries
-	recoveryTail    = 15 * time.Second // during which a recovered backend must stay so
-	recoveryLonger  = 60 * time.Second // how long to watch a backend that doesn't recover in time
-	recoveryShare   = 0.95             // of the goodput without retries before the trigger
-	recoveryGroups  = 3                // of seeds: the median of their times counts, and all must recover eventually
-	recoveryGroup   = 7                // seeds in one group, at most
-	recoveryPrice   = 20               // seconds after a trigger whose requests count for its price
-	recoveryGrace   = 5 * time.Second  // beyond the median, within which all must recover
-	recoveryRate    = 700              // requests per second that suffice
-	recoveryWorkers = 10               // workers that suffice
+	recoveryAllowed  = 5 * time.Second   // later than without retries
+	recoveryWarmUp   = 10 * time.Second  // until the trigger
+	recoveryWatch    = 30 * time.Second  // how long to watch without retries
+	recoveryPatience = 120 * time.Second // the same, if it doesn't recover in that time
+	recoveryTail     = 15 * time.Second  // during which a recovered backend must stay so
+	recoveryLonger   = 60 * time.Second  // how long to watch a backend that doesn't recover in time
+	recoveryGrace    = 5 * time.Second   // beyond the limit, after which goodput must stay back
+	recoveryPrice    = 20 * time.Second  // after a trigger, whose requests count for its price
+	recoveryShare    = 0.95              // of the goodput without retries before the trigger
+	recoveryClear    = time.Second       // from the limit, within which the times of a few seeds are chance
+	recoverySeeds    = 5                 // if all of them are clear and agree
+	recoveryMore     = 15                // otherwise
+	binsPerSecond    = 10
+	recoveryBin      = time.Second / binsPerSecond
+
+	partRate    = 700  // requests per second, at least
+	partWorkers = 10   // at least, unless requests are so short
+	partMost    = 1400 // that ten workers serve more than this
 )
+
+// Part returns s with the standard part of its fleet: as many clients as keep a
+// backend of some ten workers at this load, with the rate per client of s. So a
+// check gives the same result, in the same time, for all fleets with the same rate
+// per client. A service time of less than load/1400 s counts as that.
+func (s Scenario) Part(load float64) Scenario {
+	perClient := s.Arrivals.Rate / float64(s.Fleet.Clients)
+	b := &s.Backend
+	b.Service = max(b.Service, time.Duration(load/partMost*float64(time.Second)))
+	each := load / b.Service.Seconds() // requests per second of one worker
+	const exact = 1 - 1e-9             // a quotient that should be whole is
+	for b.Workers = int(math.Ceil(exact * max(partRate/each, min(partWorkers, partMost/each)))); ; b.Workers++ {
+		clients := float64(b.Workers) * each / perClient
+		if whole := math.Round(clients); math.Abs(whole-clients) <= 0.03*clients {
+			s.Fleet.Clients = int(min(whole, math.MaxInt32))
+			break
+		}
+	}
+	s = s.LoadOf(load)
+	s.Store.Size = cmp.Or(s.Store.Size, account.DefaultSize) * s.Arrivals.Rate / partRate
+	return s
+}
+
+// Verdict says how a policy does in a case.
+type Verdict int
+
+// With at least four of five seeds, the policy passes, and with at most one of
+// five, it fails.
+const (
+	Passes Verdict = iota
+	Borderline
+	Fails
+)
+
+func (v Verdict) String() string { return [...]string{"passes", "borderline", "fails"}[v] }
 
 // RecoveryCase is what a [RecoveryCheck] measured with one load and brownout.
 type RecoveryCase struct {
 	Load    float64 // arrivals as a share of the backend's capacity
 	Trigger Trigger
 
-	// Recovery and Without are the times to recover with and without retries,
-	// medians of several seeds; [Never] if the case was not seen to recover
-	// within a minute, or without retries within half a minute. If it doesn't
-	// recover without retries, the policy isn't tried and passes.
-	Recovery, Without time.Duration
+	// Recovery and Without are the times to recover with and without retries: to
+	// the first second in which goodput is back, which begins at any tenth of a
+	// second. It is [Never] if that wasn't seen within Watched, or without retries
+	// within two minutes. If the backend doesn't recover without retries, the
+	// policy isn't tried and passes.
+	Recovery, Without, Watched time.Duration
 
 	// Good and GoodWithout are the shares of the requests that are answered in
 	// the end, of those that arrive during the trigger and in the 20 s after it.
 	Good, GoodWithout float64
 
-	// OK reports whether the policy passes here: it recovers in time, and for
-	// good, with every seed.
-	OK bool
+	// Steady is the rate of attempts at the end of the watched time, as a share
+	// of the backend's capacity, if Recovery is Never.
+	Steady float64
+
+	// Verdict sums up how many of the Seeds passed: those with which the backend
+	// recovers in time, and for good.
+	Verdict       Verdict
+	Passed, Seeds int
+
+	place *place
+}
+
+// InTime reports whether goodput is back in time, if not for good.
+func (c *RecoveryCase) InTime() bool {
+	return c.Recovery != Never && c.Recovery <= c.Without+recoveryAllowed
 }
 
 // Cases returns what it measured in all cases that had an effect on s, which
-// must have no trigger of its own. The error is a *[RecoveryError] about the
-// first case in which the policy fails, or a *[ParameterError] if s proves
+// must have no trigger of its own. The error is a *[ParameterError] if s proves
 // nothing: if no brownout has an effect, or if s recovers under any policy
 // because no request waits in the backend's queue longer than an attempt may
 // take. If ctx ends, Cases returns the cases measured until then. It calls
@@ -79,48 +130,36 @@ func (c RecoveryCheck) Cases(ctx context.Context, s Scenario, progress func(done
 		return nil, err
 	}
 	places := c.places(s)
-	var failed error
 	for i, p := range places {
-		without, err := c.without(ctx, p)
-		if err != nil {
+		if err := p.measure(ctx, recoverySeeds); err != nil {
 			return cases, err
 		}
-		if without.recovery == Never {
-			cases = append(cases, RecoveryCase{Load: p.Load(), Trigger: p.Trigger, Recovery: Never, Without: Never, GoodWithout: without.during, OK: true})
+		if p.without == Never {
+			cases = append(cases, RecoveryCase{Load: p.Load(), Trigger: p.Trigger, Recovery: Never, Without: Never, GoodWithout: p.during(p.bare)})
 			continue
 		}
-		if !without.effect {
-			continue
+		if p.without == 0 && p.bare.share(p.begin(), p.end()) >= p.good {
+			continue // the brownout has no effect
 		}
-		seen, err := c.with(ctx, p, without)
+		one, err := p.try(ctx, p.Policy)
+		if err == nil && one.Recovery == Never {
+			err = p.watchLonger(ctx, &one)
+		}
 		if err != nil {
 			return cases, err
-		}
-		one := RecoveryCase{p.Load(), p.Trigger, seen.recovery, without.recovery, seen.during, without.during, seen.ok}
-		if !seen.ok && failed == nil {
-			if failed = c.explain(ctx, p, s, without); !errors.As(failed, new(*RecoveryError)) {
-				return cases, failed
-			}
-		}
-		if !seen.ok && seen.recovery == Never {
-			longer, err := c.watch(ctx, p, recoveryLonger, 0, &without)
-			if err != nil {
-				return cases, err
-			}
-			one.Recovery = longer.recovery
 		}
 		cases = append(cases, one)
 		if progress != nil {
 			progress(float64(i+1) / float64(len(places)+1))
 		}
 	}
-	if failed != nil {
-		return cases, failed
-	}
 	if len(cases) == 0 {
 		return nil, &ParameterError{"Arrivals.Rate", s.Arrivals.Rate, "more: no trigger has an effect"}
 	}
-	return cases, c.challenge(ctx, s, places)
+	if slices.ContainsFunc(cases, func(c RecoveryCase) bool { return c.Verdict != Passes }) {
+		return cases, nil
+	}
+	return cases, challenge(ctx, s, cases)
 }
 
 func (c RecoveryCheck) validate(s Scenario) error {
@@ -134,180 +173,209 @@ func (c RecoveryCheck) validate(s Scenario) error {
 		check.duration("Brownouts", d, 100*time.Millisecond, time.Hour)
 	}
 	for _, load := range c.Loads {
-		check.number("Loads", load, 0.01, 10)
+		check.want(load > 0 && load < 1, "Loads", load, "more than 0 and less than 1: 0.7 is 70 % of the capacity")
 	}
 	return check.err
 }
 
-// places returns the scenarios of a check, those with the scenario's own load
-// first.
-func (c RecoveryCheck) places(s Scenario) []Scenario {
-	var list []Scenario
-	loads := []float64{s.Load()}
-	for _, load := range c.Loads {
-		if math.Abs(load-s.Load()) > 0.02 {
-			loads = append(loads, load)
-		}
-	}
-	for i, load := range loads {
-		one := s
-		if i > 0 {
-			one = s.LoadOf(load)
-		}
-		one = one.reduced()
+// places returns the places of a check, those with the scenario's own load first.
+func (c RecoveryCheck) places(s Scenario) (list []*place) {
+	for _, load := range append([]float64{s.Load()}, c.Loads...) {
 		for _, d := range c.Brownouts {
-			one.Trigger = Trigger{At: recoveryWarmUp, For: d, Slowdown: max(3.3, 2.31/one.Load())}
-			list = append(list, one)
+			p := &place{Scenario: s.LoadOf(load)}
+			toBin := (recoveryBin - d%recoveryBin) % recoveryBin
+			p.Trigger = Trigger{At: recoveryWarmUp + toBin, For: d, Slowdown: max(3.3, 2.31/load)}
+			list = append(list, p)
 		}
 	}
 	return list
 }
 
-// reduced returns s with a fleet and a backend that are smaller by the same
-// factor, so that it simulates quickly. Requests per second per client, the
-// load and the time in a full queue stay the same.
-func (s Scenario) reduced() Scenario {
-	factor := min(s.Arrivals.Rate/recoveryRate, float64(s.Backend.Workers)/recoveryWorkers, float64(s.Fleet.Clients)/10)
-	if factor < 1.5 || s.Fleet.Unequal || s.Backend.Instances > 1 {
-		return s
+// place is a scenario of a check, and what happens there without retries, and
+// without a breaker, gate or limiter.
+type place struct {
+	Scenario
+	bare    samples
+	good    float64       // the share of answered requests that is a recovery
+	without time.Duration // the time to recover
+}
+
+// samples are the runs of a place with consecutive seeds, each in bins of
+// recoveryBin.
+type samples [][]second
+
+func (p *place) begin() int { return bins(p.Trigger.At) }
+func (p *place) end() int   { return bins(p.Trigger.end()) }
+
+func bins(d time.Duration) int { return int(d / recoveryBin) }
+
+// measure makes sure that the place was run with so many seeds without retries.
+func (p *place) measure(ctx context.Context, seeds int) error {
+	if len(p.bare) >= seeds {
+		return nil
 	}
-	workers := int(math.Round(float64(s.Backend.Workers) / factor))
-	part := func(n int) int { return int(math.Round(float64(n) * float64(workers) / float64(s.Backend.Workers))) }
-	s.Arrivals.Rate *= float64(workers) / float64(s.Backend.Workers)
-	s.Fleet.Clients, s.Backend.Queue = part(s.Fleet.Clients), part(s.Backend.Queue)
-	s.Backend.Workers = workers
-	return s
+	policy := p.Policy
+	policy.limit, policy.draw, policy.account = nil, nil, false
+	policy.Retry.MaxAttempts, policy.Retry.Breaker, policy.Retry.Gate.Enabled = 1, retrip.Breaker{Ratio: retrip.Off}, retrip.Off
+	for _, after := range []time.Duration{recoveryWatch, recoveryPatience} {
+		var err error
+		if p.bare, err = p.watch(ctx, policy, 0, seeds, after); err != nil {
+			return err
+		}
+		p.good = recoveryShare * p.bare.share(0, p.begin())
+		if p.without = most(p.times(p.bare)); p.without != Never {
+			break
+		}
+	}
+	return nil
 }
 
-// outcome summarizes the runs of a scenario with several seeds.
-type outcome struct {
-	ok       bool          // recovered in time, and for good
-	effect   bool          // the trigger had an effect
-	recovery time.Duration // the median
-	normal   float64       // share of requests that are answered before the trigger
-	during   float64       // the same, during the trigger and some time after it
-	steady   float64       // attempts per second in the last five seconds, as a share of the capacity
-}
-
-// without returns the outcome without retries, and without a breaker, gate or
-// limiter.
-func (c RecoveryCheck) without(ctx context.Context, s Scenario) (outcome, error) {
-	p := &s.Policy
-	p.limit, p.draw, p.account = nil, nil, false
-	p.Retry.MaxAttempts, p.Retry.Breaker, p.Retry.Gate.Enabled = 1, retrip.Breaker{Ratio: retrip.Off}, retrip.Off
-	return c.watch(ctx, s, recoveryWatch, 0, nil)
-}
-
-// with returns the outcome with retries, watched only for as long as the
+// try returns how a policy does at the place, watched only for as long as the
 // verdict needs.
-func (c RecoveryCheck) with(ctx context.Context, s Scenario, without outcome) (outcome, error) {
-	limit := without.recovery + recoveryAllowed
-	return c.watch(ctx, s, limit+recoveryGrace+s.tail(), limit, &without)
+func (p *place) try(ctx context.Context, policy Policy) (c RecoveryCase, err error) {
+	var all samples
+	for _, c.Seeds = range []int{recoverySeeds, recoveryMore} {
+		if err := p.measure(ctx, c.Seeds); err != nil {
+			return c, err
+		}
+		limit := p.without + recoveryAllowed
+		if p.without == Never {
+			limit = recoveryPatience
+		}
+		c.Watched = limit + recoveryGrace + policy.tail()
+		more, err := p.watch(ctx, policy, len(all), c.Seeds, c.Watched)
+		if err != nil {
+			return c, err
+		}
+		all = append(all, more...)
+		c.Passed = 0
+		sure := true
+		for i, d := range p.times(all) {
+			if d <= limit && shareOf(all[i][min(len(all[i]), p.end()+bins(limit+recoveryGrace)):]) >= p.good {
+				c.Passed++
+			}
+			sure = sure && (d-limit).Abs() >= recoveryClear
+		}
+		if sure && c.Passed%c.Seeds == 0 {
+			break
+		}
+	}
+	switch {
+	case 5*c.Passed <= c.Seeds:
+		c.Verdict = Fails
+	case 5*c.Passed < 4*c.Seeds:
+		c.Verdict = Borderline
+	}
+	c.Load, c.Trigger, c.place = p.Load(), p.Trigger, p
+	c.Recovery, c.Without = most(p.times(all)), p.without
+	c.Good, c.GoodWithout = p.during(all), p.during(p.bare)
+	return c, nil
+}
+
+// watchLonger sees whether the backend recovers at last.
+func (p *place) watchLonger(ctx context.Context, c *RecoveryCase) error {
+	c.Watched = max(c.Watched, recoveryLonger)
+	longer, err := p.watch(ctx, p.Policy, 0, recoverySeeds, c.Watched)
+	if err != nil {
+		return err
+	}
+	c.Recovery = most(p.times(longer))
+	const last = 5 * binsPerSecond
+	var attempts float64
+	for _, run := range longer {
+		for _, b := range run[len(run)-last:] {
+			attempts += float64(b.attempts)
+		}
+	}
+	c.Steady = attempts / (5 * recoverySeeds) / p.Backend.capacity()
+	return nil
+}
+
+// watch runs the place with the seeds from one number to another until some time
+// after the trigger.
+func (p *place) watch(ctx context.Context, policy Policy, from, to int, after time.Duration) (samples, error) {
+	s := p.Scenario
+	s.Policy, s.Bin, s.Horizon = policy, recoveryBin, s.Trigger.end()+after
+	results, err := RunAll(ctx, s.Seeds(to)[from:], nil)
+	if err != nil {
+		return nil, err
+	}
+	list := make(samples, len(results))
+	for i, r := range results {
+		for _, b := range r.Series {
+			list[i] = append(list[i], second{b.Requests, b.Good, b.Attempts})
+		}
+	}
+	return list, nil
+}
+
+// times returns the times to recover of all runs; one that was not seen is very
+// long.
+func (p *place) times(runs samples) []time.Duration {
+	list := make([]time.Duration, len(runs))
+	for i, run := range runs {
+		if list[i] = recoveredTo(p.good, run[p.end():], binsPerSecond); list[i] == Never {
+			list[i] = math.MaxInt64
+		}
+	}
+	return list
+}
+
+// most returns the time in which four of five runs recover.
+func most(times []time.Duration) time.Duration {
+	if d := slices.Sorted(slices.Values(times))[len(times)*4/5-1]; d != math.MaxInt64 {
+		return d
+	}
+	return Never
+}
+
+// during returns the share of requests that are answered, during the trigger and
+// some time after it.
+func (p *place) during(runs samples) float64 {
+	return runs.share(p.begin(), p.end()+bins(recoveryPrice))
+}
+
+// share returns the share of requests that are answered in all runs, from one bin
+// to another.
+func (r samples) share(from, to int) float64 {
+	var all []second
+	for _, run := range r {
+		all = append(all, run[from:min(to, len(run))]...)
+	}
+	return shareOf(all)
 }
 
 // tail returns how long to watch a recovered backend: as long as retries from
 // before the recovery may arrive.
-func (s Scenario) tail() time.Duration {
-	_, p, err := s.Policy.rules()
+func (p Policy) tail() time.Duration {
+	_, r, err := p.rules()
 	if err != nil {
 		return recoveryTail
 	}
-	window, sum := p.Backoff.Base, time.Duration(0)
-	for range min(p.MaxAttempts-1, 20) {
-		sum += min(window, p.Backoff.Cap)
-		window = min(2*window, p.Backoff.Cap)
+	window, sum := r.Backoff.Base, time.Duration(0)
+	for range min(r.MaxAttempts-1, 20) {
+		sum += min(window, r.Backoff.Cap)
+		window = min(2*window, r.Backoff.Cap)
 	}
 	return min(max(recoveryTail, sum), recoveryLonger)
 }
 
-// watch runs s with several seeds until some time after the trigger. If few
-// requests arrive, it adds several runs together, so that each second holds
-// enough requests to be meaningful.
-func (c RecoveryCheck) watch(ctx context.Context, s Scenario, after, limit time.Duration, without *outcome) (outcome, error) {
-	s.Horizon, s.Bin = s.Trigger.end()+after, time.Second
-	size := int(min(recoveryGroup, max(1, math.Round(recoveryRate/s.Arrivals.Rate))))
-	scenarios := s.Seeds(recoveryGroups * size)
-	sums := make([]seconds, len(scenarios))
-	err := parallel(ctx, len(scenarios), nil, func(ctx context.Context, i int) error {
-		r, err := newRun(&scenarios[i])
-		if err == nil {
-			_, err = r.run(ctx)
-			sums[i] = r.seconds
-		}
-		return err
-	})
-	if err != nil {
-		return outcome{}, err
-	}
-	begin, end := sums[0].index(int64(s.Trigger.At)), sums[0].index(int64(s.Trigger.end()))
-	all := add(sums, s.Horizon)
-	o := outcome{normal: shareOf(all[:begin]), during: shareOf(all[begin:min(len(all), int(end)+recoveryPrice)])}
-	good := o.normal
-	if without != nil {
-		good = without.normal
-	}
-	good *= recoveryShare
-	o.ok = true
-	var times []time.Duration
-	last := min(len(all), int(end)+int((limit+recoveryGrace)/time.Second))
-	for group := range slices.Chunk(sums, size) {
-		list := add(group, s.Horizon)
-		d := recoveredTo(good, list[end:])
-		if d == Never {
-			d = math.MaxInt64
-		}
-		times = append(times, d)
-		o.ok = o.ok && shareOf(list[last:]) >= good
-	}
-	slices.Sort(times)
-	if o.recovery = times[len(times)/2]; o.recovery == math.MaxInt64 {
-		o.recovery = Never
-	}
-	o.ok = o.ok && o.recovery != Never && o.recovery <= limit
-	o.effect = o.recovery != 0 || shareOf(all[begin:end]) < good
-	var attempts float64
-	for _, p := range all[len(all)-5:] {
-		attempts += float64(p.attempts)
-	}
-	o.steady = attempts / 5 / float64(len(sums)) / s.Backend.capacity()
-	return o, nil
-}
-
-// add returns the sums of several runs, second by second.
-func add(runs []seconds, until time.Duration) []second {
-	sum := slices.Clone(runs[0].whole(until))
-	for _, r := range runs[1:] {
-		for i := range sum {
-			sum[i].requests += r.list[i].requests
-			sum[i].good += r.list[i].good
-			sum[i].attempts += r.list[i].attempts
-		}
-	}
-	return sum
-}
-
 // challenge rejects a scenario in which no policy could fail.
-func (c RecoveryCheck) challenge(ctx context.Context, s Scenario, places []Scenario) error {
-	if s.Policy.Retry.MaxAttempts == 1 {
+func challenge(ctx context.Context, s Scenario, cases []RecoveryCase) error {
+	tried := slices.DeleteFunc(slices.Clone(cases), func(c RecoveryCase) bool { return c.place == nil })
+	if s.Policy.Retry.MaxAttempts == 1 || len(tried) == 0 {
 		return nil
 	}
-	heaviest := 0.0
-	for _, p := range places {
-		heaviest = max(heaviest, p.Load())
-	}
-	long := func(p Scenario) bool { return p.Trigger.For >= 5*time.Second && p.Trigger.For <= 30*time.Second }
-	for _, p := range places {
-		if p.Load() < heaviest || !long(p) && slices.ContainsFunc(places, long) {
+	heaviest := slices.MaxFunc(tried, func(a, b RecoveryCase) int { return cmp.Compare(a.Load, b.Load) }).Load
+	long := func(c RecoveryCase) bool { return c.Trigger.For >= 5*time.Second && c.Trigger.For <= 30*time.Second }
+	for _, c := range tried {
+		if c.Load < heaviest || !long(c) && slices.ContainsFunc(tried, long) {
 			continue
 		}
-		without, err := c.without(ctx, p)
-		if err != nil {
-			return err
-		}
-		p.Policy = Policy{Retry: retrip.Policy{AttemptTimeout: p.Policy.Retry.AttemptTimeout, Deadline: p.Policy.Retry.Deadline,
-			MaxWait: p.Policy.Retry.MaxWait, Budget: retrip.Off, Backoff: retrip.Backoff{Cap: time.Second}}}
-		seen, err := c.with(ctx, p, without)
-		if err != nil || !seen.ok {
+		retry := &s.Policy.Retry
+		seen, err := c.place.try(ctx, Policy{Retry: retrip.Policy{AttemptTimeout: retry.AttemptTimeout, Deadline: retry.Deadline,
+			MaxWait: retry.MaxWait, Budget: retrip.Off, Backoff: retrip.Backoff{Cap: time.Second}}})
+		if err != nil || seen.Verdict != Passes {
 			return err
 		}
 	}
@@ -333,159 +401,79 @@ func (s Scenario) attemptTimeout() time.Duration {
 	return timeout
 }
 
-// RecoveryError reports a scenario in which retries prolong an overload.
-type RecoveryError struct {
-	Policy    string  // empty if the policy has no name
-	Clients   int     // of the fleet
-	PerClient float64 // requests per second of each client
-	Load      float64 // arrivals as a share of the backend's capacity
-	Trigger   Trigger // the trigger from which it doesn't recover in time
-
-	// Recovery is the measured time to recover. It is Never if the scenario
-	// didn't recover within Watched, which is how long it was watched after the
-	// trigger. Without is the time to recover without retries.
-	Recovery, Watched, Without time.Duration
-
-	// Relapsed means that the scenario recovers in time, but either relapses
-	// later or doesn't recover in every run.
-	Relapsed bool
-
-	// Steady is the rate of attempts at the end of the watched time, as a share
-	// of the backend's capacity.
-	Steady float64
-
-	// Breaker means that the scenario recovers in time without the policy's
-	// breaker.
-	Breaker bool
-
-	// Recovers is the largest fleet that recovers in time from this trigger, at
-	// this load and with the same policy; 0 if there is none. WithoutBreaker is
-	// the same without the policy's breaker, at most Clients; 0 if the policy has
-	// no breaker, or if no larger fleet recovers without it.
-	Recovers, WithoutBreaker int
+// Remedy is a change of a policy that may make it pass.
+type Remedy struct {
+	NoBreaker bool
+	Budget    float64 // 0 for the policy's own
+	Account   bool    // of the fleet, with a quarter of its requests per second as its size
 }
 
-func (e *RecoveryError) Error() string {
-	var b strings.Builder
-	name := e.Policy
-	if name == "" {
-		name = "this policy"
+// Of names the change, for a fleet that sends so many requests per second.
+func (m Remedy) Of(rate float64) string {
+	var parts []string
+	if m.NoBreaker {
+		parts = append(parts, "breaker off")
 	}
-	fmt.Fprintf(&b, "sim: %d clients with %s requests/s each, at %.0f %% load: after %v in which work takes %.1f × as long, ",
-		e.Clients, twoDigits(e.PerClient), 100*e.Load, e.Trigger.For, e.Trigger.Slowdown)
-	switch {
-	case e.Recovery == Never:
-		fmt.Fprintf(&b, "%s has still not recovered after %v, and sends %.1f × capacity", name, e.Watched, e.Steady)
-	case e.Relapsed:
-		fmt.Fprintf(&b, "%s recovers in %v, but not for good or not always", name, e.Recovery)
-	default:
-		fmt.Fprintf(&b, "%s takes %v to recover", name, e.Recovery)
+	if m.Budget > 0 {
+		parts = append(parts, fmt.Sprintf("budget %v", m.Budget))
 	}
-	fmt.Fprintf(&b, "; without retries it takes %v; ", e.Without)
-	switch {
-	case e.Breaker:
-		b.WriteString("without its breaker it recovers in time")
-	case e.WithoutBreaker > 2*e.Recovers:
-		fmt.Fprintf(&b, "without its breaker, in time is up to about %s, and with it ", e.fleet(e.WithoutBreaker))
-		if e.Recovers == 0 {
-			b.WriteString("no fleet size")
-		} else {
-			fmt.Fprintf(&b, "only up to %d", e.Recovers)
-		}
-	case e.Recovers > 0:
-		fmt.Fprintf(&b, "in time is up to about %s", e.fleet(e.Recovers))
-	default:
-		b.WriteString("no fleet size recovers in time")
+	if m.Account {
+		parts = append(parts, fmt.Sprintf("the fleet's account with fleet_budget %.0f", max(1, rate/partRate*account.DefaultSize)))
 	}
-	return b.String()
+	return strings.Join(parts, " and ")
 }
 
-// fleet describes a fleet of n clients that sends what the whole fleet sends.
-func (e *RecoveryError) fleet(n int) string {
-	word := "clients"
-	if n == 1 {
-		word = "client"
+// Remedies returns changes that p doesn't have yet, from the least on.
+func (p Policy) Remedies() (list []Remedy) {
+	off := p.Retry.Breaker.Ratio > 0
+	if off {
+		list = append(list, Remedy{NoBreaker: true})
 	}
-	return fmt.Sprintf("%d %s (%s requests/s each)", n, word, twoDigits(e.PerClient*float64(e.Clients)/float64(n)))
+	least := Remedy{NoBreaker: off}
+	for _, size := range []float64{2, 1} {
+		if _, r, err := p.rules(); err == nil && (r.Budget > size || r.Budget == retrip.Off) {
+			least.Budget = size
+			list = append(list, least)
+		}
+	}
+	if !p.account {
+		list = append(list, Remedy{NoBreaker: off, Account: true})
+		if least.Account = true; least.Budget > 0 {
+			list = append(list, least)
+		}
+	}
+	return list
 }
 
-func twoDigits(x float64) string {
-	if x >= 10 {
-		return strconv.FormatFloat(x, 'f', 0, 64)
+// apply returns p with the change. A budget or account takes the place of the rule
+// of another system.
+func (m Remedy) apply(p Policy) Policy {
+	if m.NoBreaker {
+		p.Retry.Breaker = retrip.Breaker{Ratio: retrip.Off}
 	}
-	return strconv.FormatFloat(x, 'g', 2, 64)
+	if m.Budget > 0 || m.Account {
+		p.limit = nil
+		p.Retry.Budget = cmp.Or(m.Budget, p.Retry.Budget)
+	}
+	p.account = p.account || m.Account
+	return p
 }
 
-// explain returns the error for a place that doesn't recover in time.
-func (c RecoveryCheck) explain(ctx context.Context, p, asked Scenario, without outcome) error {
-	longer, err := c.watch(ctx, p, recoveryLonger, 0, &without)
-	if err != nil {
-		return err
-	}
-	e := &RecoveryError{
-		Policy:    p.Policy.Name,
-		PerClient: p.Arrivals.Rate / float64(p.Fleet.Clients),
-		Load:      p.Load(),
-		Trigger:   p.Trigger,
-		Recovery:  longer.recovery,
-		Watched:   recoveryLonger,
-		Without:   without.recovery,
-		Relapsed:  longer.recovery != Never && longer.recovery <= without.recovery+recoveryAllowed,
-		Steady:    longer.steady,
-	}
-	scale := float64(asked.Backend.Workers) / float64(p.Backend.Workers)
-	e.Clients = int(math.Round(float64(p.Fleet.Clients) * scale))
-	if e.Recovers, err = c.largest(ctx, p, without, scale); err != nil {
-		return err
-	}
-	if p.Policy.Retry.Breaker.Ratio > 0 {
-		p.Policy.Retry.Breaker = retrip.Breaker{Ratio: retrip.Off}
-		if e.WithoutBreaker, err = c.largest(ctx, p, without, scale); err != nil {
-			return err
+// PassesWith returns the first of the remedies with which p passes in all cases.
+func PassesWith(ctx context.Context, p Policy, cases []RecoveryCase) (m Remedy, found bool, err error) {
+next:
+	for _, m := range p.Remedies() {
+		for _, c := range cases {
+			if c.place == nil {
+				continue
+			}
+			if seen, err := c.place.try(ctx, m.apply(p)); err != nil {
+				return m, false, err
+			} else if seen.Verdict != Passes {
+				continue next
+			}
 		}
-		if e.WithoutBreaker <= e.Recovers {
-			e.WithoutBreaker = 0
-		}
-		e.Breaker = e.WithoutBreaker == e.Clients
+		return m, true, nil
 	}
-	return e
-}
-
-// largest returns the largest fleet of at most the clients of p that recovers in
-// time, times scale; 0 if there is none.
-func (c RecoveryCheck) largest(ctx context.Context, p Scenario, without outcome, scale float64) (int, error) {
-	best, err := bisect(p.Fleet.Clients, func(clients int) (bool, error) {
-		p.Fleet.Clients = clients
-		seen, err := c.with(ctx, p, without)
-		return seen.ok, err
-	})
-	return int(math.Round(float64(best) * scale)), err
-}
-
-// bisect finds the largest number from 1 to most for which try returns true, to
-// 1 % where it is larger than 100; 0 if there is none. It halves the interval at
-// the geometric mean, since fleets span orders of magnitude.
-func bisect(most int, try func(int) (bool, error)) (int, error) {
-	lo, hi := 1, most
-	if ok, err := try(lo); !ok || err != nil {
-		return 0, err
-	}
-	if ok, err := try(hi); ok || err != nil {
-		return hi, err
-	}
-	for {
-		middle := max(lo+1, int(math.Round(math.Sqrt(float64(lo)*float64(hi)))))
-		if middle >= hi || float64(hi-lo) < 0.01*float64(lo) {
-			return lo, nil
-		}
-		ok, err := try(middle)
-		if err != nil {
-			return lo, err
-		}
-		if ok {
-			lo = middle
-		} else {
-			hi = middle
-		}
-	}
+	return Remedy{}, false, nil
 }

@@ -4,8 +4,9 @@
 package sim
 
 import (
+	"cmp"
 	"context"
-	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,46 +15,143 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
-// recovers tries brownouts at the load of s; by default one of 10 s.
-func recovers(t *testing.T, s Scenario, brownouts ...time.Duration) error {
+// worst tries brownouts at the load of s, by default one of 10 s, and returns the
+// worst case.
+func worst(t *testing.T, s Scenario, brownouts ...time.Duration) RecoveryCase {
 	t.Helper()
 	if brownouts == nil {
 		brownouts = []time.Duration{10 * time.Second}
 	}
-	_, err := RecoveryCheck{Brownouts: brownouts}.Cases(t.Context(), s, nil)
-	return err
+	cases, err := RecoveryCheck{Brownouts: brownouts}.Cases(t.Context(), s, nil)
+	require.NoError(t, err)
+	return slices.MaxFunc(cases, func(a, b RecoveryCase) int { return cmp.Compare(a.Verdict, b.Verdict) })
+}
+
+// remedy returns what makes the policy of s pass.
+func remedy(t *testing.T, s Scenario, cases ...RecoveryCase) Remedy {
+	t.Helper()
+	m, ok, err := PassesWith(t.Context(), s.Policy, cases)
+	require.NoError(t, err)
+	require.True(t, ok)
+	return m
 }
 
 //retrip:promise P14
 func TestCheckRecovery(t *testing.T) {
 	s := of(Overload(), 100)
-	require.NoError(t, recovers(t, s))
+	good := worst(t, s)
+	assert.Equal(t, Passes, good.Verdict)
+	assert.Equal(t, 5, good.Passed)
 
-	err := recovers(t, as(t, s, "envoy"))
-	var e *RecoveryError
-	require.ErrorAs(t, err, &e)
-	assert.Equal(t, 100, e.Clients)
-	assert.InDelta(t, 7, e.PerClient, 1e-9)
-	assert.Equal(t, Never, e.Recovery)
-	assert.InDelta(t, 1.5, e.Steady, 0.2)
-	assert.Greater(t, e.Recovers, 10)
-	assert.Less(t, e.Recovers, 100)
-	assert.Regexp(t, `^sim: 100 clients with 7 requests/s each, at 70 % load: after 10s in which work takes 3\.3 × as long, `+
-		`envoy has still not recovered after 1m0s, and sends 1\.5 × capacity; without retries it takes 3s; `+
-		`in time is up to about \d\d clients \(\d\d requests/s each\)$`, err.Error())
+	envoy := as(t, s, "envoy")
+	bad := worst(t, envoy)
+	assert.Equal(t, Fails, bad.Verdict)
+	assert.Zero(t, bad.Passed)
+	assert.Equal(t, Never, bad.Recovery)
+	assert.Equal(t, time.Minute, bad.Watched)
+	assert.InDelta(t, 1.5, bad.Steady, 0.2)
+	assert.Equal(t, Remedy{Budget: 2}, remedy(t, envoy, bad))
 	if brief {
 		return
 	}
-	require.NoError(t, recovers(t, s, time.Second, 10*time.Second, time.Minute))
+	assert.Equal(t, Passes, worst(t, s, time.Second, 10*time.Second, time.Minute).Verdict)
 
 	// A slow recovery isn't reported as never.
-	err = recovers(t, of(as(t, Overload(), "aws-standard"), 1000))
-	require.ErrorAs(t, err, &e)
-	assert.Greater(t, e.Recovery, 8*time.Second)
-	assert.False(t, e.Relapsed)
-	assert.Contains(t, err.Error(), "aws-standard takes "+e.Recovery.String()+" to recover; without retries it takes ")
+	bad = worst(t, of(as(t, Overload(), "aws-standard"), 1000))
+	assert.Equal(t, Fails, bad.Verdict)
+	assert.Greater(t, bad.Recovery, 8*time.Second)
+	assert.False(t, bad.InTime())
+}
+
+// What the check says depends on neither the seed nor the number of clients with the same
+// rate each, and more clients for the same rate never do better.
+func TestCheckRecovery_Chance(t *testing.T) {
+	fleet := func(clients int, rate float64) Scenario {
+		s := of(Overload(), clients)
+		s.Arrivals.Rate = rate
+		return s.Part(0.7).LoadOf(0.9)
+	}
+	assert.Equal(t, fleet(400, 2000), fleet(500, 2500))
+	assert.Equal(t, fleet(400, 2000), fleet(600, 3000))
+	before := Passes
+	for _, clients := range rows([]int{40, 140, 3000}, []int{10, 40, 100, 120, 140, 160, 200, 300, 1000, 3000}) {
+		least, most := Fails, Passes
+		for seed := range uint64(testenv.Size(1, 4)) {
+			s := fleet(clients, 700)
+			s.Seed += 100 * seed
+			c := worst(t, s, time.Second)
+			least, most = min(least, c.Verdict), max(most, c.Verdict)
+			if c.Verdict == Borderline {
+				assert.Equal(t, 15, c.Seeds)
+			}
+		}
+		assert.LessOrEqual(t, most-least, Borderline-Passes, "%d clients", clients)
+		assert.GreaterOrEqual(t, most, before, "%d clients", clients)
+		before = least
+	}
+	assert.Equal(t, Fails, before)
+}
+
+// A recovery begins at any bin from which on a second, and five seconds, are good.
+func TestRecoveredTo(t *testing.T) {
+	list := make([]second, 100)
+	for i := range list {
+		list[i] = second{requests: 70, good: 70}
+		if i < 23 {
+			list[i].good = 0
+		}
+	}
+	assert.Equal(t, 2300*time.Millisecond, recoveredTo(0.95, list, 10))
+	assert.Equal(t, 23*time.Second, recoveredTo(0.95, list, 1))
+	list[23].good = 35 // a twentieth of the second that begins there
+	assert.Equal(t, 2300*time.Millisecond, recoveredTo(0.95, list, 10))
+	list[40].good = 0 // later, but in the second from 3.1 s to 4 s
+	assert.Equal(t, 2300*time.Millisecond, recoveredTo(0.95, list, 10))
+	for i := 40; i < 45; i++ {
+		list[i].good = 0
+	}
+	assert.Equal(t, 4500*time.Millisecond, recoveredTo(0.95, list, 10))
+	assert.Equal(t, Never, recoveredTo(0.95, list[:60], 10))
+}
+
+// The part keeps the rate per client, the load and the service time.
+func TestPart(t *testing.T) {
+	for _, c := range []struct {
+		clients int
+		rate    float64
+		load    float64
+		service time.Duration
+		want    [2]int // clients and workers of the part
+	}{
+		{100, 700, 0.7, 10 * time.Millisecond, [2]int{100, 10}},
+		{10_000, 70_000, 0.7, 10 * time.Millisecond, [2]int{100, 10}},
+		{1, 7, 0.7, 10 * time.Millisecond, [2]int{100, 10}},
+		{400, 2000, 0.7, 10 * time.Millisecond, [2]int{140, 10}},
+		{400, 2000, 0.9, 10 * time.Millisecond, [2]int{180, 10}},
+		{200, 2000, 0.6, 8 * time.Millisecond, [2]int{75, 10}},
+		{2, 1000, 0.7, 10 * time.Millisecond, [2]int{2, 14}}, // ten workers would be 1.4 clients
+		{100, 700, 0.7, time.Second, [2]int{100, 1000}},
+		{100, 700, 0.7, 2 * time.Millisecond, [2]int{200, 4}},
+		{100, 700, 0.7, 500 * time.Microsecond, [2]int{200, 1}},
+	} {
+		s := of(Overload(), c.clients)
+		s.Arrivals.Rate, s.Backend.Service = c.rate, c.service
+		p := s.Part(c.load)
+		assert.Equal(t, c.want, [2]int{p.Fleet.Clients, p.Backend.Workers}, c)
+		assert.InEpsilon(t, c.rate/float64(c.clients), p.Arrivals.Rate/float64(p.Fleet.Clients), 0.031, c)
+		assert.InEpsilon(t, c.load, p.Load(), 1e-9, c)
+		assert.GreaterOrEqual(t, p.Arrivals.Rate, 699.9, c)
+		assert.InEpsilon(t, p.Arrivals.Rate/4, p.Store.Size, 1e-9, c)
+		assert.Equal(t, c.service, p.Backend.Service, c)
+	}
+	short := Overload()
+	short.Backend.Service = time.Microsecond
+	short = short.Part(0.7)
+	assert.InDelta(t, 500*time.Microsecond, short.Backend.Service, 1)
+	assert.InEpsilon(t, 1400, short.Arrivals.Rate, 1e-4)
 }
 
 // The check finds storms in a shorter trigger, in a backend that fails anyway, and in
@@ -88,34 +186,11 @@ func TestCheckRecovery_Storms(t *testing.T) {
 			continue
 		}
 		if !c.storm {
-			assert.NoError(t, recovers(t, c.s), c.name)
+			assert.Equal(t, Passes, worst(t, c.s).Verdict, c.name)
 			continue
 		}
-		var e *RecoveryError
-		assert.ErrorAs(t, recovers(t, c.s, time.Second, 10*time.Second), &e, c.name)
+		assert.Equal(t, Fails, worst(t, c.s, time.Second, 10*time.Second).Verdict, c.name)
 	}
-}
-
-// The check takes as long for a large fleet as for a small one, and gives the
-// same result.
-func TestCheckRecovery_Reduced(t *testing.T) {
-	large := of(Overload(), 10_000)
-	large.Arrivals.Rate, large.Backend.Workers, large.Backend.Queue = 70_000, 1000, 100_000
-	small := large.reduced()
-	assert.InDelta(t, 7, small.Arrivals.Rate/float64(small.Fleet.Clients), 0.1)
-	assert.InDelta(t, 0.7, small.Load(), 1e-9)
-	assert.Equal(t, 100*small.Backend.Workers, small.Backend.Queue)
-	assert.LessOrEqual(t, small.Arrivals.Rate, 700.0)
-	assert.Equal(t, of(Overload(), 100), of(Overload(), 100).reduced())
-	if brief {
-		return
-	}
-	want := recovers(t, as(t, of(Overload(), 100), "no-budget"))
-	var few, many *RecoveryError
-	require.ErrorAs(t, want, &few)
-	require.ErrorAs(t, recovers(t, as(t, large, "no-budget")), &many)
-	assert.Equal(t, 100*few.Clients, many.Clients)
-	assert.InDelta(t, few.Steady, many.Steady, 0.1)
 }
 
 // The check rejects scenarios that prove nothing, and names the field.
@@ -134,14 +209,15 @@ func TestCheckRecovery_RefusesVacuousScenarios(t *testing.T) {
 		}
 		s := Overload()
 		change(&s)
-		err := recovers(t, s)
+		_, err := RecoveryCheck{Brownouts: []time.Duration{10 * time.Second}}.Cases(t.Context(), s, nil)
 		var p *ParameterError
 		assert.ErrorAs(t, err, &p, want)
 		assert.ErrorContains(t, err, want)
 	}
 	for want, c := range map[string]RecoveryCheck{
-		"Brownouts is 0s":        {Brownouts: []time.Duration{0}},
-		"Loads is 0: it must be": {Loads: []float64{0}},
+		"Brownouts is 0s": {Brownouts: []time.Duration{0}},
+		"Loads is 0: it must be more than 0 and less than 1": {Loads: []float64{0}},
+		"Loads is 1: it must be more than 0 and less than 1": {Loads: []float64{0.5, 1}},
 	} {
 		_, err := c.Cases(t.Context(), Overload(), nil)
 		assert.ErrorContains(t, err, want)
@@ -159,33 +235,55 @@ func TestCheckRecovery_Overloaded(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, cases, 1)
 	assert.Equal(t, Never, cases[0].Without)
-	assert.True(t, cases[0].OK)
+	assert.Equal(t, Passes, cases[0].Verdict)
+	if brief {
+		return
+	}
+
+	// One that recovers slowly without retries is watched until then.
+	cases, err = RecoveryCheck{Brownouts: []time.Duration{10 * time.Second}}.Cases(t.Context(), Overload().LoadOf(0.97), nil)
+	require.NoError(t, err)
+	assert.Greater(t, cases[0].Without, recoveryWatch-5*time.Second)
+	assert.Positive(t, cases[0].Seeds)
 }
 
 // The check blames a breaker that keeps a backend down, not the size of the fleet.
 func TestCheckRecovery_Breaker(t *testing.T) {
 	s := Overload()
 	s.Policy.Retry.Breaker = retrip.Breaker{Ratio: 0.5, OpenFor: time.Minute}
-	err := recovers(t, s)
-	var e *RecoveryError
-	require.ErrorAs(t, err, &e)
-	assert.True(t, e.Breaker)
-	assert.Equal(t, e.Clients, e.WithoutBreaker)
-	assert.ErrorContains(t, err, "without its breaker it recovers in time")
+	bad := worst(t, s)
+	assert.Equal(t, Fails, bad.Verdict)
+	m := remedy(t, s, bad)
+	assert.Equal(t, Remedy{NoBreaker: true}, m)
+	assert.Equal(t, "breaker off", m.Of(700))
 
-	if brief {
-		return
+	// Where the fleet is too large as well, it takes more.
+	s.Fleet.Clients = 3000
+	m = remedy(t, s, worst(t, s, time.Second))
+	assert.True(t, m.NoBreaker)
+	assert.NotEqual(t, Remedy{NoBreaker: true}, m)
+}
+
+// What is left to try follows from the policy.
+func TestRemedies(t *testing.T) {
+	const both = "budget 1 and the fleet's account with fleet_budget 500"
+	for name, c := range map[string]struct {
+		s    Scenario
+		want []string
+	}{
+		"retrip":  {Overload(), []string{"budget 2", "budget 1", both[13:], both}},
+		"none":    {as(t, Overload(), "no-budget"), []string{"budget 2", "budget 1", both[13:], both}},
+		"account": {as(t, Overload(), "account"), []string{"budget 2", "budget 1"}},
+	} {
+		var got []string
+		for _, m := range c.s.Policy.Remedies() {
+			got = append(got, m.Of(2000))
+		}
+		assert.Equal(t, c.want, got, name)
 	}
-	// Where the fleet is too large as well, it is said how large it may be with and
-	// without the breaker.
-	s.Fleet.Clients, s.Policy.Retry.Breaker = 3000, retrip.Breaker{Ratio: 0.5}
-	err = recovers(t, s, time.Second)
-	require.ErrorAs(t, err, &e)
-	assert.False(t, e.Breaker)
-	assert.Less(t, e.Recovers, 10)
-	assert.InDelta(t, 900, e.WithoutBreaker, 600)
-	assert.ErrorContains(t, err, fmt.Sprintf("; without its breaker, in time is up to about %d clients (", e.WithoutBreaker))
-	assert.Regexp(t, `requests/s each\), and with it (no fleet size|only up to \d)$`, err.Error())
+	s := Overload()
+	s.Policy.Retry.Budget = 1
+	assert.Equal(t, []Remedy{{Account: true}}, s.Policy.Remedies())
 }
 
 // A recovered backend is watched until the waits before retries are over. A client with
@@ -193,11 +291,11 @@ func TestCheckRecovery_Breaker(t *testing.T) {
 func TestCheckRecovery_Waits(t *testing.T) {
 	s := Overload()
 	p := &s.Policy.Retry
-	assert.Equal(t, recoveryTail, s.tail())
+	assert.Equal(t, recoveryTail, s.Policy.tail())
 	p.Backoff = retrip.Backoff{Base: 10 * time.Second, Cap: 20 * time.Second}
-	assert.Equal(t, 50*time.Second, s.tail())
+	assert.Equal(t, 50*time.Second, s.Policy.tail())
 	p.MaxAttempts = 20
-	assert.Equal(t, recoveryLonger, s.tail())
+	assert.Equal(t, recoveryLonger, s.Policy.tail())
 
 	s.Fleet.Timeout = 0
 	assert.Zero(t, s.attemptTimeout())
@@ -213,26 +311,12 @@ func TestRecoveryCheck_Cases(t *testing.T) {
 	s := of(Overload(), 3000)
 	done := 0.0
 	cases, err := c.Cases(t.Context(), s, func(d float64) { assert.Greater(t, d, done); done = d })
+	require.NoError(t, err)
 	require.Len(t, cases, 2)
 	assert.Less(t, done, 1.0)
-	assert.ErrorContains(t, err, "after 1s")
-	assert.False(t, cases[0].OK)
+	assert.Equal(t, Fails, cases[0].Verdict)
 	for _, one := range cases {
-		assert.Equal(t, one.OK, one.Recovery <= one.Without+5*time.Second, one)
+		assert.Equal(t, one.Verdict == Passes, one.InTime(), one)
 		assert.LessOrEqual(t, one.Good, one.GoodWithout+0.01, one)
 	}
-}
-
-// bisect finds the largest number that passes.
-func TestBisect(t *testing.T) {
-	for _, most := range []int{1, 2, 7, 100, 4011} {
-		for want := range min(most, 100) + 1 {
-			got, err := bisect(most, func(n int) (bool, error) { return n <= want, nil })
-			require.NoError(t, err)
-			assert.Equal(t, want, got, "of %d", most)
-		}
-	}
-	got, err := bisect(100_000, func(n int) (bool, error) { return n <= 4011, nil })
-	require.NoError(t, err)
-	assert.InEpsilon(t, 4011, got, 0.011)
 }

@@ -184,11 +184,11 @@ func (r *Result) finish(s *Scenario, l *latencies, seconds *seconds) {
 	}
 	if s.Trigger.For > 0 {
 		r.Goodput = float64(seconds.troubled) / min(s.Trigger.For, max(1, r.Until-s.Trigger.At)).Seconds()
-		r.Recovery = recoveredTo(0.95, whole[min(len(whole), int(seconds.index(int64(s.Trigger.end())))):])
+		r.Recovery = recoveredTo(0.95, whole[min(len(whole), int(seconds.index(int64(s.Trigger.end())))):], 1)
 	}
 }
 
-// second holds the counts of one second.
+// second holds the counts of one second, or of a part of it.
 type second struct{ requests, good, attempts int32 }
 
 // seconds holds the counts of a run per second, independent of [Scenario.Bin].
@@ -216,11 +216,11 @@ func (s *seconds) whole(until time.Duration) []second {
 
 // recoveredTo returns the time until the first second in which the given share
 // of requests is answered, if the same holds for the five seconds that begin
-// with it.
-func recoveredTo(share float64, list []second) time.Duration {
-	for i := 0; i+5 <= len(list); i++ {
-		if shareOf(list[i:i+1]) >= share && shareOf(list[i:i+5]) >= share {
-			return time.Duration(i) * time.Second
+// with it. A second is so many elements of list, and begins with any of them.
+func recoveredTo(share float64, list []second, perSecond int) time.Duration {
+	for i := 0; i+5*perSecond <= len(list); i++ {
+		if shareOf(list[i:i+perSecond]) >= share && shareOf(list[i:i+5*perSecond]) >= share {
+			return time.Duration(i) * time.Second / time.Duration(perSecond)
 		}
 	}
 	return Never
