@@ -12,6 +12,7 @@ import (
 
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
+	"github.com/retrip/retrip/internal/redact"
 )
 
 // matcher finds the rules of a host. The most specific pattern wins: an exact
@@ -73,7 +74,7 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 	return m, nil
 }
 
-func hostPath(pattern string) string { return fmt.Sprintf("Hosts[%q]", pattern) }
+func hostPath(pattern string) string { return fmt.Sprintf("Hosts[%q]", redact.Name(pattern)) }
 
 // sizeOf returns the size of the budget of the host that e stands for.
 func (m *matcher) sizeOf(e *host.Entry) int64 {

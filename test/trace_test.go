@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -197,6 +198,38 @@ func TestLogger(t *testing.T) {
 			common("DEBUG", "retrip: retry", 2, "error", map[string]any{"error": text, "wait": second}),
 			common("INFO", "retrip: give up", 3, "max_attempts", map[string]any{"error": text}),
 		}, records)
+	})
+}
+
+// Neither the log nor a HostState nor an error shows the userinfo of what stands in the place
+// of a host, or takes two lines for it.
+//
+//retrip:promise P19
+func TestNames_WithoutSecrets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said []string
+		collect := func(_ []string, a slog.Attr) slog.Attr {
+			said = append(said, a.Value.String())
+			return a
+		}
+		tr := &retrip.Transport{Base: play.Base(play.Reply(503)), Policy: retrip.Policy{Breaker: retrip.Breaker{MinVolume: 1}},
+			Logger: slog.New(slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: collect}))}
+		byHand := &http.Request{Method: "GET", URL: &url.URL{Scheme: "http", Host: "user:hunter2@two\nlines.example"}, Header: http.Header{}}
+		for range 3 {
+			try(tr, byHand)
+		}
+		require.Contains(t, said, `…@two\nlines.example`)
+		said = append(said, fmt.Sprint(tr.HostStates()))
+		hosts := map[string]retrip.Policy{"user:hunter2@example.com": {}}
+		_, _, loading := retrip.LoadPolicies(strings.NewReader(`{"hosts": {"user:hunter2@example.com": {}}}`))
+		for _, err := range []error{loading, tr.SetPolicies(retrip.Policy{}, hosts), (&retrip.Transport{Hosts: hosts}).Validate()} {
+			require.ErrorContains(t, err, "@example.com")
+			said = append(said, err.Error())
+		}
+		for _, text := range said {
+			assert.NotContains(t, text, "hunter2")
+			assert.NotContains(t, text, "\n")
+		}
 	})
 }
 

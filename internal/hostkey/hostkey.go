@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+
+	"github.com/retrip/retrip/internal/redact"
 )
 
 // Key identifies a host, whichever pattern chose its policy. All spellings of a
@@ -17,7 +19,9 @@ import (
 // Punycode are two.
 type Key struct{ Host, Port string }
 
-func (k Key) String() string { return net.JoinHostPort(k.Host, k.Port) }
+// String returns host and port on one line, for people: a URL made by hand may have
+// anything as its host.
+func (k Key) String() string { return redact.Line(redact.Name(net.JoinHostPort(k.Host, k.Port))) }
 
 // Compare orders keys by host, and then by port.
 func (k Key) Compare(other Key) int {

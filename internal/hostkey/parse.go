@@ -13,12 +13,14 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/retrip/retrip/internal/redact"
 )
 
 // Parse parses a host with its port, as in a URL.
 func Parse(host string) (Key, error) {
 	bad := func(format string, args ...any) (Key, error) {
-		return Key{}, fmt.Errorf("retrip: %q is not a valid host: %w", host, fmt.Errorf(format, args...))
+		return Key{}, fmt.Errorf("retrip: %q is not a valid host: %w", redact.Name(host), fmt.Errorf(format, args...))
 	}
 	if u, err := url.Parse(host); err == nil && u.Host != "" {
 		return bad("it is a URL; its host is %q", Of(u))

@@ -22,6 +22,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/retrip/retrip/internal/redact"
 )
 
 const off = -1
@@ -368,9 +370,7 @@ func (l *Loader) Place() Place {
 	if len(l.path) > 0 {
 		names := slices.Clone(l.path)
 		for i, name := range names {
-			// What isn't printable, such as a line break, is escaped.
-			quoted := strconv.Quote(short(name))
-			names[i] = quoted[1 : len(quoted)-1]
+			names[i] = redact.Line(short(redact.Name(name)))
 		}
 		member = strings.Join(names, ".")
 	}

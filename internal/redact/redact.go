@@ -1,7 +1,7 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package redact writes errors and URLs for people, without secrets.
+// Package redact writes errors, URLs and names of hosts for people, without secrets.
 package redact
 
 import (
@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // Error returns the text of err on one line, without the secrets of URLs.
@@ -58,6 +59,27 @@ func URL(u *url.URL) string {
 	if u.Opaque != "" {
 		return u.Scheme + ":"
 	}
-	clean := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath}
+	clean := url.URL{Scheme: u.Scheme, Host: u.Host[strings.LastIndexByte(u.Host, '@')+1:], Path: u.Path, RawPath: u.RawPath}
 	return clean.String()
+}
+
+// Name returns the name of a host or a pattern, or what stands in its place, without
+// userinfo and query.
+func Name(text string) string {
+	if i := strings.LastIndexByte(text, '@'); i >= 0 {
+		text = "…" + text[i:]
+	}
+	if name, _, found := strings.Cut(text, "?"); found {
+		text = name + "?…"
+	}
+	return text
+}
+
+// Line returns text on one line: what can't be printed is escaped.
+func Line(text string) string {
+	if !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return text
+	}
+	quoted := strconv.Quote(text)
+	return quoted[1 : len(quoted)-1]
 }
