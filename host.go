@@ -38,7 +38,11 @@ type HostState struct {
 	LastGiveUp    Reason        // reason of the last give-up; empty if there was none
 	Failed        int           // requests that failed in the last five minutes, for any reason
 	Canceled      int           // requests that their callers canceled in the last five minutes
-	FailingFor    time.Duration // how long requests have failed, with never five minutes between two failures
+	Answered      int           // requests that were answered in the last five minutes, from the first of those on
+	AnsweredAgo   time.Duration // time since the last of these
+	FailingFor    time.Duration // time from the first failed request to the last, with never five minutes between two
+	FailingAgo    time.Duration // time since the last failed request
+	Recovered     bool          // requests don't fail any more: enough have been answered since
 	Held          bool          // the host is in trouble: its budget, pause, breaker or gate may hold back requests
 }
 
@@ -56,7 +60,11 @@ type hostStateJSON struct {
 	Held          bool         `json:"held"`
 	Failed        int          `json:"failed,omitempty"`   // within 5 minutes
 	Canceled      int          `json:"canceled,omitempty"` // within 5 minutes
+	Answered      int          `json:"answered,omitempty"` // within 5 minutes
+	AnsweredAgo   string       `json:"answered_ago,omitempty"`
 	FailingFor    string       `json:"failing_for,omitempty"`
+	FailingAgo    string       `json:"failing_ago,omitempty"`
+	Recovered     bool         `json:"recovered,omitempty"`
 	LastFailure   Reason       `json:"last_failure,omitempty"`
 	LastStatus    int          `json:"last_status,omitempty"`
 	LastError     string       `json:"last_error,omitempty"`
@@ -69,7 +77,7 @@ type hostStateJSON struct {
 // MarshalJSON writes durations like "1.5s" and an unlimited Size as "off".
 func (s HostState) MarshalJSON() ([]byte, error) {
 	wire := hostStateJSON{Host: s.Host, Policy: s.Policy, Tokens: &s.Tokens, Size: s.Size, FailedRetries: s.FailedRetries, PausedFor: s.PausedFor.String(), Breaker: s.Breaker,
-		OpenFor: s.OpenFor.String(), Waiting: s.Waiting, Held: s.Held, Failed: s.Failed, Canceled: s.Canceled,
+		OpenFor: s.OpenFor.String(), Waiting: s.Waiting, Held: s.Held, Failed: s.Failed, Canceled: s.Canceled, Answered: s.Answered, Recovered: s.Recovered,
 		LastFailure: s.LastFailure, LastStatus: s.LastStatus, LastError: s.LastError, LastGiveUp: s.LastGiveUp}
 	if s.Size == 0 {
 		wire.Tokens, wire.Size = nil, "off"
@@ -81,15 +89,16 @@ func (s HostState) MarshalJSON() ([]byte, error) {
 		wire.FailedAgo = s.FailedAgo.String()
 	}
 	if s.Failed > 0 {
-		wire.FailingFor = s.FailingFor.String()
+		wire.FailingFor, wire.FailingAgo = s.FailingFor.String(), s.FailingAgo.String()
+	}
+	if s.Answered > 0 {
+		wire.AnsweredAgo = s.AnsweredAgo.String()
 	}
 	return json.Marshal(wire)
 }
 
-// HostState returns what t knows about a host, such as "example.com:443" or
-// "[::1]:8080", in any spelling. A host without trouble has all its tokens, no pause
-// and a closed breaker. The error says why host isn't valid, or what is wrong with
-// t's policies.
+// HostState returns what t knows about a host, such as "example.com:443", in any
+// spelling. The error says what is wrong with host or with t's policies.
 func (t *Transport) HostState(host string) (HostState, error) {
 	key, err := hostkey.Parse(host)
 	if err != nil {
@@ -103,11 +112,9 @@ func (t *Transport) HostState(host string) (HostState, error) {
 	return t.state(s, t.tables.Hosts.Look(key, now), key, now), nil
 }
 
-// HostStates returns the states, by name, of the hosts in trouble and of those
-// at which requests failed or were canceled in the last five minutes, or nil if
-// t's policies are invalid. If about 4096 hosts are in trouble at once, further
-// ones share budgets: the last entry, with the Host "others" and the policy
-// "default", adds up their tokens and has the largest FailedRetries.
+// HostStates returns, by name, the hosts in trouble and those at which requests failed
+// or were canceled in the last five minutes; nil if t's policies are invalid. Beyond about
+// 4096 in trouble, the last entry is "others": their sum of tokens and largest FailedRetries.
 func (t *Transport) HostStates() []HostState {
 	s := t.start()
 	if s.err != nil {
@@ -167,9 +174,12 @@ func (t *Transport) state(s *settings, e *host.Entry, key hostkey.Key, now time.
 		how, gaveUp = host.Failure{}, 0
 	}
 	if f, ok := t.tables.Failures.Look(key, now); ok {
-		state.Failed, state.Canceled = f.Failed, f.Canceled
+		state.Failed, state.Canceled, state.Answered = f.Failed, f.Canceled, f.Answered
+		if f.Answered > 0 {
+			state.AnsweredAgo = max(0, now-f.Answer)
+		}
 		if f.Failed > 0 {
-			state.FailingFor = max(0, now-f.Since)
+			state.FailingFor, state.FailingAgo, state.Recovered = max(0, f.Last-f.Since), max(0, now-f.Last), f.Recovered
 		}
 		if none := (host.Failure{}); how == none || f.How != none && at < f.At {
 			how, at = f.How, f.At
@@ -198,8 +208,8 @@ func (t *Transport) PolicyFor(host string) (Policy, error) {
 	return s.of(key).policy.clone(), nil
 }
 
-// Policies returns the policies in force as the fields Policy and Hosts or SetPolicies
-// have set them. The caller may change them. The error says what is wrong with them.
+// Policies returns the policies in force as they were set, for the caller to change.
+// The error says what is wrong with them.
 func (t *Transport) Policies() (Policy, map[string]Policy, error) {
 	s := t.start()
 	if s.err != nil {

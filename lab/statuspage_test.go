@@ -31,6 +31,7 @@ import (
 // troubled returns Transports with hosts in every kind of trouble.
 func troubled(t *testing.T) map[string]*retrip.Transport {
 	t.Helper()
+	orders := 0
 	base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 		resp := &http.Response{StatusCode: 503, Header: http.Header{}, Body: http.NoBody, Request: req}
 		switch req.URL.Host {
@@ -39,6 +40,10 @@ func troubled(t *testing.T) map[string]*retrip.Transport {
 		case "quota.partner.example":
 			resp.StatusCode = 429
 			resp.Header.Set("Retry-After", "20")
+		case "orders.internal":
+			if orders++; orders > 4 {
+				resp.StatusCode = 200
+			}
 		case "maintenance.example":
 			resp.Header.Set("Retry-After", "25")
 		}
@@ -64,7 +69,8 @@ func troubled(t *testing.T) map[string]*retrip.Transport {
 	}
 	call(hostile, `"><img src=x onerror="document.title='broken'">`)
 	for _, host := range []string{"quota.partner.example", "maintenance.example", "a.search.internal:8443", "a.search.internal:8443", "ledger.internal",
-		"ledger.internal", "ledger.internal", "ledger.internal", "cards.internal", "search-2.internal"} {
+		"ledger.internal", "ledger.internal", "ledger.internal", "cards.internal", "search-2.internal",
+		"orders.internal", "orders.internal", "orders.internal", "orders.internal"} {
 		call(payments, host)
 	}
 	return map[string]*retrip.Transport{"payments": payments, "unkind names": hostile}
@@ -146,7 +152,7 @@ func TestStatusPage_InABrowser(t *testing.T) {
 		wide := play.Must(chromedp.Run(ctx, chromedp.Evaluate[bool](`document.documentElement.scrollWidth > innerWidth`)))
 		assert.False(t, wide, "it scrolls sideways")
 		text := play.Must(chromedp.Run(ctx, chromedp.Text("main")))
-		for _, want := range []string{"a.search.internal:8443", "ledger.internal:443", "<script>alert(1).test", "onerror", "Classify is a Go function"} {
+		for _, want := range []string{"a.search.internal:8443", "ledger.internal:443", "<script>alert(1).test", "onerror", "Classify is a Go function", "1 host has recovered"} {
 			assert.Contains(t, text, want)
 		}
 		if dir := os.Getenv("SCREENSHOTS"); dir != "" {

@@ -62,8 +62,8 @@ func askToWait(r *http.Request) (*http.Response, error) {
 
 const calm = "no request has failed"
 
-// The page says which host fails, whatever retrip's policy for it, and forgets the host
-// minutes after its last failure.
+// The page says which host fails and when, whatever retrip's policy for it, that the host
+// has recovered, and forgets it minutes after its last failure.
 //
 //retrip:promise P15
 func TestHandler_EveryOutage(t *testing.T) {
@@ -113,36 +113,53 @@ func TestHandler_EveryOutage(t *testing.T) {
 				states := tr.HostStates()
 				require.Len(t, states, 1)
 				state := states[0]
-				assert.Equal(t, []any{"down.example:80", 100, 0, tt.status, tt.kind, 100 * time.Second, time.Second},
-					[]any{state.Host, state.Failed, state.Canceled, state.LastStatus, state.LastError, state.FailingFor, state.FailedAgo})
+				assert.Equal(t, []any{"down.example:80", 100, 0, 0, tt.status, tt.kind, 99 * time.Second, time.Second, time.Second},
+					[]any{state.Host, state.Failed, state.Canceled, state.Answered, state.LastStatus, state.LastError, state.FailingFor, state.FailingAgo, state.FailedAgo})
 				assert.Equal(t, tt.giveUp, state.LastGiveUp)
 				assert.Equal(t, state, play.Must(tr.HostState("down.example:80")))
 				text := html()
-				for _, want := range []string{"1 host fails", "100 requests", "down.example:80", "for 1m40s"} {
+				for _, want := range []string{"1 host fails", "100 of 100 failed", "down.example:80", "from 00:00:01 to 00:01:40", "no answer since"} {
 					assert.Contains(t, text, want)
 				}
 				assert.NotContains(t, text, calm)
-				assert.Equal(t, 1.0, failing(t, metrics))
+				assert.Equal(t, 1.0, failingHosts(t, metrics))
+
+				// One answer may be luck.
+				well = true
+				send()
+				text = html()
+				for _, want := range []string{"1 host fails", "100 of 101 failed", "from 00:00:01 to 00:01:40", "last answer 1s ago"} {
+					assert.Contains(t, text, want)
+				}
+				for range 2 {
+					send()
+				}
+				text = html()
+				for _, want := range []string{"1 host has recovered", "100 of 103 failed", "from 00:00:01 to 00:01:40", "last answer 1s ago"} {
+					assert.Contains(t, text, want)
+				}
+				assert.NotContains(t, text, "fails<")
+				state = tr.HostStates()[0]
+				assert.Equal(t, []any{true, 3, time.Second, 99 * time.Second, 4 * time.Second},
+					[]any{state.Recovered, state.Answered, state.AnsweredAgo, state.FailingFor, state.FailingAgo})
 
 				// The host stays for minutes, whatever happens meanwhile, and then it is gone.
-				well = true
 				time.Sleep(4*time.Minute + 30*time.Second)
-				send()
 				require.Len(t, tr.HostStates(), 1)
-				assert.Contains(t, html(), "1 host fails")
+				assert.Contains(t, html(), "1 host has recovered")
 				time.Sleep(30 * time.Second)
 				for _, s := range tr.HostStates() {
 					assert.True(t, s.Held && s.Failed == 0 && s.FailingFor == 0, s)
 				}
-				assert.NotContains(t, html(), "1 host fails")
-				assert.Zero(t, failing(t, metrics))
+				assert.Contains(t, html(), calm)
+				assert.Zero(t, failingHosts(t, metrics))
 			})
 		})
 	}
 }
 
-// failing returns the number of hosts that fail, by their metric.
-func failing(t *testing.T, m *retrip.Metrics) float64 {
+// failingHosts returns the number of hosts that fail, by their metric.
+func failingHosts(t *testing.T, m *retrip.Metrics) float64 {
 	t.Helper()
 	return play.Gather(t, m)["default"]["failing_hosts"]
 }
@@ -169,10 +186,49 @@ func TestHandler_Canceled(t *testing.T) {
 		assert.NotContains(t, text, calm)
 		assert.Contains(t, text, "requests canceled at 1 host")
 		assert.Contains(t, text, "10 canceled")
-		assert.Zero(t, failing(t, metrics))
+		assert.Zero(t, failingHosts(t, metrics))
 		state := tr.HostStates()[0]
 		assert.Equal(t, []any{10, 0, false}, []any{state.Canceled, state.Failed, state.Held})
 		time.Sleep(5*time.Minute + 1)
 		assert.Contains(t, get(t, h, "/").Body.String(), calm)
+	})
+}
+
+// A host of which one route in ten is broken doesn't recover between two failures.
+func TestHandler_BrokenRoute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := true
+		tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: 1}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+			if broken && r.URL.Path == "/broken" {
+				return answer(503)(r)
+			}
+			return answer(200)(r)
+		})}
+		h := Handler(map[string]*retrip.Transport{"shop": tr})
+		send := func(path string) {
+			resp, err := tr.RoundTrip(play.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x.example"+path, nil)))
+			require.NoError(t, err)
+			resp.Body.Close()
+			time.Sleep(100 * time.Millisecond)
+		}
+		round := func() {
+			send("/broken")
+			for range 9 {
+				send("/fine")
+			}
+		}
+		round() // a single failure says little
+		for range 29 {
+			round()
+			require.Contains(t, get(t, h, "/").Body.String(), "1 host fails")
+		}
+		assert.Contains(t, get(t, h, "/").Body.String(), "30 of 300 failed")
+		broken = false
+		round()
+		round()
+		require.Contains(t, get(t, h, "/").Body.String(), "1 host fails")
+		round()
+		assert.Contains(t, get(t, h, "/").Body.String(), "1 host has recovered")
+		assert.Contains(t, get(t, h, "/").Body.String(), "30 of 330 failed")
 	})
 }

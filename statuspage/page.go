@@ -47,7 +47,9 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	},
 	"exhausted": exhausted,
 	"inARow":    inARow,
-	"open":      func(s retrip.HostState) bool { return s.Breaker != retrip.BreakerClosed },
+	"open":      open,
+	"row":       func(at time.Time, s retrip.HostState) row { return row{s, at} },
+	"runbook":   runbook,
 	"short": func(d time.Duration) string {
 		if d >= 10*time.Second {
 			return d.Round(time.Second).String()
@@ -76,3 +78,39 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 		return many
 	},
 }).Parse(pageSource))
+
+// row is a row of the table of hosts.
+type row struct {
+	retrip.HostState
+	at time.Time
+}
+
+func (r row) Requests() int { return r.Failed + r.Canceled + r.Answered }
+
+// From and To are the times of the first failed request and of the last.
+func (r row) From() string { return clock(r.at.Add(-r.FailingAgo - r.FailingFor)) }
+func (r row) To() string   { return clock(r.at.Add(-r.FailingAgo)) }
+
+func clock(t time.Time) string { return t.Format(time.TimeOnly) }
+
+// runbook returns the address of what the runbook says of a reason, or of another word.
+func runbook(of retrip.Reason) string {
+	section := "retripgivingup"
+	switch of {
+	case "fails", "":
+		section = "retriprequestsfailing"
+	case retrip.ReasonServerError, retrip.ReasonThrottled, retrip.ReasonStatus, retrip.ReasonPending, retrip.ReasonTimeout, retrip.ReasonError:
+		section = "retripretryratiohigh"
+	case retrip.ReasonBudgetExhausted, retrip.ReasonRetriesFailing:
+		section = "retripbudgetexhausted"
+	case retrip.ReasonBreakerOpen:
+		section = "retripbreakeropen"
+	case retrip.ReasonCanceled:
+		section = "retriprequestscanceled"
+	case "paused":
+		section = "retriphostpaused"
+	case "waiting":
+		section = "retripserversasktowait"
+	}
+	return "https://github.com/retrip/retrip/blob/main/docs/runbook.md#" + section
+}

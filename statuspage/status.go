@@ -7,14 +7,15 @@ import (
 	"cmp"
 	"encoding/json"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/budget"
+	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/lend"
+	"github.com/retrip/retrip/internal/redact"
 )
 
 // Limits, so that many hosts or patterns can't make the page too large for a
@@ -36,14 +37,17 @@ type transportStatus struct {
 	Name  string `json:"name"`
 	Error string `json:"error,omitempty"` // why its policies are invalid
 
-	Failing   int                `json:"hosts_failing"`  // at which a request failed in the last minutes
-	Canceled  int                `json:"hosts_canceled"` // at which callers only canceled requests
+	Failing   int                `json:"hosts_failing"`   // at which requests fail
+	Recovered int                `json:"hosts_recovered"` // at which requests failed in the last minutes
+	Canceled  int                `json:"hosts_canceled"`  // at which callers only canceled requests
+	Retried   int                `json:"hosts_retried"`   // at which only attempts failed in the last minutes
 	InTrouble int                `json:"hosts_in_trouble"`
 	Open      int                `json:"breakers_open"`
 	Paused    int                `json:"hosts_paused"`
+	Exhausted int                `json:"budgets_exhausted"`
 	Waiting   int                `json:"waiting_at_gates"`
 	Listed    int                `json:"hosts_listed"`
-	Hosts     []retrip.HostState `json:"hosts"` // of any of these kinds, the worst first, at most maxHosts
+	Hosts     []retrip.HostState `json:"hosts"` // about which there is something to say, the worst first, at most maxHosts
 
 	Policies []policyStatus `json:"policies"` // the default first, at most maxPolicies
 	Patterns int            `json:"patterns"`
@@ -77,7 +81,7 @@ type hostAsked struct {
 func look(transports map[string]*retrip.Transport, host string) *status {
 	s := &status{At: time.Now().UTC().Truncate(time.Second), Transports: []transportStatus{}}
 	if host = strings.TrimSpace(host); host != "" {
-		s.Asked = &asked{Host: shortened(redacted(host))}
+		s.Asked = &asked{Host: shortened(redact.Name(host))}
 	}
 	for _, name := range slices.Sorted(maps.Keys(transports)) {
 		t := transports[name]
@@ -91,7 +95,7 @@ func look(transports map[string]*retrip.Transport, host string) *status {
 		state, err := t.HostState(host)
 		p, policyErr := t.PolicyFor(host)
 		if err = cmp.Or(err, policyErr); err != nil {
-			s.Asked.Error = shortened(redacted(err.Error()))
+			s.Asked.Error = shortened(err.Error())
 			continue
 		}
 		state.Host = shortened(state.Host)
@@ -104,29 +108,31 @@ func lookAt(name string, t *retrip.Transport) transportStatus {
 	s := transportStatus{Name: name, Hosts: []retrip.HostState{}, Policies: []policyStatus{}}
 	p, hosts, err := t.Policies()
 	if err != nil {
-		s.Error = redacted(err.Error())
+		s.Error = err.Error()
 		return s
 	}
-	s.Hosts = t.HostStates()
-	s.Listed = len(s.Hosts)
-	for _, h := range s.Hosts {
-		switch {
-		case h.Failed > 0:
-			s.Failing++
-		case !h.Held:
-			s.Canceled++
-		}
-		if h.Held {
-			s.InTrouble++
-		}
-		if h.Breaker != "closed" {
-			s.Open++
-		}
-		if h.PausedFor > 0 {
-			s.Paused++
+	for _, h := range t.HostStates() {
+		held := open(h) || h.PausedFor > 0 || h.Waiting > 0 || exhausted(h)
+		for count, is := range map[*int]bool{
+			&s.Failing:   failing(h),
+			&s.Recovered: h.Recovered,
+			&s.Canceled:  h.Failed == 0 && h.Canceled > 0,
+			&s.Retried:   !held && retried(h),
+			&s.InTrouble: h.Held,
+			&s.Open:      open(h),
+			&s.Paused:    h.PausedFor > 0,
+			&s.Exhausted: exhausted(h),
+		} {
+			if is {
+				*count++
+			}
 		}
 		s.Waiting += h.Waiting
+		if held || h.Failed > 0 || h.Canceled > 0 || retried(h) {
+			s.Hosts = append(s.Hosts, h)
+		}
 	}
+	s.Listed = len(s.Hosts)
 	slices.SortStableFunc(s.Hosts, func(a, b retrip.HostState) int {
 		return cmp.Or(cmp.Compare(severity(b), severity(a)), cmp.Compare(b.Failed, a.Failed))
 	})
@@ -150,13 +156,22 @@ func lookAt(name string, t *retrip.Transport) transportStatus {
 // severity orders hosts: those that fail come first, and trouble that stops requests
 // comes before trouble that stops retries.
 func severity(s retrip.HostState) (n int) {
-	for _, trouble := range []bool{s.Failed > 0, s.Breaker != retrip.BreakerClosed, s.PausedFor > 0, s.Waiting > 0, exhausted(s)} {
+	for _, trouble := range []bool{failing(s), open(s), s.PausedFor > 0, s.Waiting > 0, exhausted(s), s.Failed > 0} {
 		n *= 2
 		if trouble {
 			n++
 		}
 	}
 	return n
+}
+
+func failing(s retrip.HostState) bool { return s.Failed > 0 && !s.Recovered }
+
+func open(s retrip.HostState) bool { return s.Breaker != retrip.BreakerClosed }
+
+// retried reports whether only attempts at the host have failed of late.
+func retried(s retrip.HostState) bool {
+	return s.Failed == 0 && s.Canceled == 0 && s.LastFailure != "" && s.FailedAgo <= host.FailureWindow
 }
 
 // inARow reports whether so many retries in a row have failed that retrip makes
@@ -186,19 +201,6 @@ func inWords(p retrip.Policy) (words policy) {
 	}
 	words.Policy = data
 	return words
-}
-
-var secrets = regexp.MustCompile(`//[^/\s"]*@|\?[^\s"]*`)
-
-// redacted removes userinfo and queries from the URLs in a text, such as the
-// text of an error about a pattern that isn't a host.
-func redacted(text string) string {
-	return secrets.ReplaceAllStringFunc(text, func(s string) string {
-		if s[0] == '?' {
-			return "?…"
-		}
-		return "//…@"
-	})
 }
 
 // shortened limits the length of a name that comes from outside.

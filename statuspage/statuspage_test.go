@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -91,7 +92,7 @@ func TestHandler(t *testing.T) {
 		assert.Empty(t, s.Transports[1].Hosts)
 
 		page := get(t, h, "/debug/retrip").Body.String()
-		for _, want := range []string{"open.example:443", "server_", "max_", "Idempotent is a Go function", "no request has failed", "2 hosts fail", "2 hosts in trouble", "1 breaker open"} {
+		for _, want := range []string{"open.example:443", "server_", "max_", "Idempotent is a Go function", "no request has failed", "2 hosts fail", "1 breaker open", "runbook.md#retripbreakeropen"} {
 			assert.Contains(t, page, want)
 		}
 
@@ -131,7 +132,44 @@ func TestHandler_FailedInARow(t *testing.T) {
 	for range 3 {
 		call(tr, "a.example")
 	}
-	assert.Contains(t, get(t, h, "/").Body.String(), `<span class="chip bad">3.5 of 5</span><br>3 failed in a row</td>`)
+	page := get(t, h, "/").Body.String()
+	for _, want := range []string{"no retries to 1 host<", "no retries</a><br>3 failed in a row</td>", ">3.5 of 5</td>"} {
+		assert.Contains(t, page, want)
+	}
+}
+
+// If retries have helped, the page says what the trouble is. That is over minutes later,
+// though tokens are missing.
+func TestHandler_OnlyAttempts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		tr := &retrip.Transport{Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+			if n++; n%4 != 0 {
+				return answer(503)(r)
+			}
+			return answer(200)(r)
+		})}
+		h := Handler(map[string]*retrip.Transport{"a": tr})
+		call(tr, "a.example")
+		page := get(t, h, "/").Body.String()
+		for _, want := range []string{"only attempts failed at 1 host", "none failed", "server_", "503"} {
+			assert.Contains(t, page, want)
+		}
+		time.Sleep(5*time.Minute + 1)
+		require.True(t, tr.HostStates()[0].Held)
+		assert.Contains(t, get(t, h, "/").Body.String(), calm)
+	})
+}
+
+// Each word that the page links is in the runbook.
+func TestRunbook(t *testing.T) {
+	text, err := os.ReadFile("../docs/runbook.md")
+	require.NoError(t, err)
+	sections := strings.ToLower(string(text))
+	for _, of := range []retrip.Reason{"fails", "", "paused", "waiting", retrip.ReasonCanceled, retrip.ReasonTimeout, retrip.ReasonBreakerOpen, retrip.ReasonBudgetExhausted, retrip.ReasonDeadline} {
+		_, section, _ := strings.Cut(runbook(of), "/docs/runbook.md#")
+		assert.Contains(t, sections, "\n## "+section+"\n", of)
+	}
 }
 
 func TestHandler_HTTP(t *testing.T) {
@@ -162,13 +200,17 @@ func TestHandler_EscapesAndRedacts(t *testing.T) {
 	tr := &retrip.Transport{Base: down, Hosts: map[string]retrip.Policy{"<b>bold.test": {}}}
 	tr.Policy = retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}
 	call(tr, evil)
-	wrong := &retrip.Transport{Hosts: map[string]retrip.Policy{"https://user:hunter2@example.com/?token=abc": {}}}
+	wrong := &retrip.Transport{Hosts: map[string]retrip.Policy{"https://user:hunter2@example.com/?token=abc": {}, "user:hunter2@example.com": {}, "example.com?token=abc": {}}}
+	call(tr, "user:hunter2@by-hand.example")
+	call(tr, "two\nlines.example")
 	h := Handler(map[string]*retrip.Transport{"<i>name</i>": tr, "wrong": wrong})
 	for _, format := range []string{"html", "json"} {
 		body := get(t, h, "/?format="+format).Body.String()
 		for _, never := range []string{"<script>alert", "<b>bold", "<i>name", "hunter2", "token=abc", "secret=query"} {
 			assert.NotContains(t, body, never, format)
 		}
+		assert.Contains(t, body, "…@by-hand.example")
+		assert.Contains(t, strings.ReplaceAll(body, `\\n`, `\n`), `two\nlines.example:443`, "on one line")
 		assert.Contains(t, body, "must not have a scheme", "the page names the error")
 		assert.Contains(t, body, "alert(", "the page has the host")
 		assert.Contains(t, body, "bold.test", "the page has the pattern")

@@ -227,6 +227,7 @@ func TestHostState_WhatCantBeAHost(t *testing.T) {
 		state, err := tr.HostState(host)
 		require.ErrorContains(t, err, want, host)
 		assert.ErrorContains(t, err, "retrip: ")
+		assert.NotContains(t, err.Error(), "secret")
 		assert.Zero(t, state)
 		_, other := tr.PolicyFor(host)
 		assert.Equal(t, err, other)
@@ -243,10 +244,10 @@ func TestHostState_WhatCantBeAHost(t *testing.T) {
 func TestHostState_JSON(t *testing.T) {
 	full := retrip.HostState{Host: "example.com:443", Policy: "*.com", Tokens: 1.5, Size: 5, PausedFor: 1500 * time.Millisecond, Breaker: "open", OpenFor: time.Second,
 		Waiting: 3, LastFailure: retrip.ReasonTimeout, LastStatus: 504, LastError: "timeout", FailedAgo: time.Minute, LastGiveUp: retrip.ReasonBudgetExhausted,
-		Failed: 17, Canceled: 1, FailingFor: 2 * time.Minute, Held: true}
+		Failed: 17, Canceled: 1, Answered: 60, AnsweredAgo: time.Second, FailingFor: 2 * time.Minute, FailingAgo: time.Minute, Recovered: true, Held: true}
 	for want, s := range map[string]retrip.HostState{
 		`{"host":"example.com:443","policy":"*.com","tokens":1.5,"size":5,"paused_for":"1.5s","breaker":"open","open_for":"1s","waiting":3,"held":true,` +
-			`"failed":17,"canceled":1,"failing_for":"2m0s","last_failure":"timeout","last_status":504,"last_error":"timeout","failed_ago":"1m0s","last_give_up":"budget_exhausted"}`: full,
+			`"failed":17,"canceled":1,"answered":60,"answered_ago":"1s","failing_for":"2m0s","failing_ago":"1m0s","recovered":true,"last_failure":"timeout","last_status":504,"last_error":"timeout","failed_ago":"1m0s","last_give_up":"budget_exhausted"}`: full,
 		`{"host":"a:80","policy":"default","size":"off","paused_for":"0s","breaker":"closed","open_for":"0s","waiting":0,"held":false}`: {Host: "a:80", Policy: "default", Breaker: "closed"},
 	} {
 		data, err := json.Marshal(s)

@@ -16,6 +16,7 @@ import (
 	"github.com/retrip/retrip/internal/fleet"
 	"github.com/retrip/retrip/internal/hedge"
 	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/meter"
 	"github.com/retrip/retrip/internal/spare"
 	"github.com/retrip/retrip/internal/turns"
@@ -45,6 +46,9 @@ type Tables struct {
 }
 
 func (s *Env) now() time.Duration { return time.Since(s.Epoch) }
+
+// answered remembers that req, of which others to the host failed, has got an answer.
+func (s *Env) answered(req *http.Request) { s.Failures.Answer(hostkey.Of(req.URL), s.now) }
 
 func (s *Env) instant(t time.Time) time.Duration { return t.Sub(s.Epoch) }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/replay"
 )
 
@@ -43,6 +44,7 @@ type first struct {
 	resp       *http.Response
 	err        error
 	began      time.Time // if that matters
+	hash       host.Hash // of the host
 }
 
 // suffices makes the attempt, and reports whether its answer needs nothing but to be
@@ -55,10 +57,13 @@ func (f *first) suffices(env *Env, r *Rules, req *http.Request) bool {
 		return false
 	}
 	news := env.Logger != nil && env.Owner.Unsaid() || resp.ProtoMajor >= 2 && env.Spares.Some()
-	if news || !env.Hosts.Calm(req.URL) {
+	if news || !env.Hosts.Calm(req.URL, &f.hash) {
 		return false
 	}
 	r.Metrics.Answered(resp.StatusCode)
+	if env.Failures.Knows(req.URL, &f.hash) {
+		env.answered(req)
+	}
 	return true
 }
 
@@ -67,7 +72,7 @@ func (f *first) suffices(env *Env, r *Rules, req *http.Request) bool {
 //
 //go:noinline
 func (f *first) sendPlain(env *Env, r *Rules, req *http.Request) {
-	if _, ok := req.Context().Deadline(); ok || !env.Hosts.Calm(req.URL) {
+	if _, ok := req.Context().Deadline(); ok || !env.Hosts.Calm(req.URL, &f.hash) {
 		f.began = time.Now()
 	}
 	f.made = true

@@ -181,8 +181,13 @@ func (j *journey) report() {
 		j.took(end)
 	}
 	waits := !asked && j.bodyWaits()
-	if end != meter.Answered && end != meter.Recovered && !waits {
-		j.record(end, reason, host.Failure{})
+	switch {
+	case end != meter.Answered && end != meter.Recovered:
+		if !waits {
+			j.record(end, reason, host.Failure{})
+		}
+	case asked && j.env.Failures.Knows(j.req.URL, new(host.Hash)):
+		j.env.answered(j.req)
 	}
 	if waits {
 		// The body hasn't been given up.

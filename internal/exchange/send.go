@@ -13,6 +13,7 @@ import (
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
+	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/spare"
@@ -107,7 +108,7 @@ func isNetHTTP(base http.RoundTripper) bool {
 // timed reports whether the duration of an attempt matters: to a time limit, or because a
 // good answer to an attempt that began after a pause says that other requests needn't wait.
 func (j *journey) timed() bool {
-	return j.call.Deadline != 0 || j.r.Timed || j.host != nil || j.req.URL != nil && !j.env.Hosts.Calm(j.req.URL)
+	return j.call.Deadline != 0 || j.r.Timed || j.host != nil || j.req.URL != nil && !j.env.Hosts.Calm(j.req.URL, new(host.Hash))
 }
 
 // derives reports whether the next attempt needs a request of its own.

@@ -53,7 +53,7 @@ func (p *place) pin() time.Duration {
 //
 //go:noinline
 func (p *place) look(pin func(*host.Table, hostkey.Key, time.Duration) *host.Entry) time.Duration {
-	if p.env.Hosts.Calm(p.req.URL) {
+	if p.env.Hosts.Calm(p.req.URL, new(host.Hash)) {
 		return 0
 	}
 	now := p.now()

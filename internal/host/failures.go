@@ -4,7 +4,9 @@
 package host
 
 import (
+	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/retrip/retrip/internal/hostkey"
@@ -12,12 +14,16 @@ import (
 
 // Failures is what is known of the hosts at which requests have failed in the last
 // minutes, whether or not retrip holds anything back from them. It is for people who
-// look: no decision reads it. A request that succeeds never comes here. Failures is
-// bounded: for a host without a place, it forgets the one about which there has been
-// nothing new for longest. The zero Failures is empty. It is safe for concurrent use.
-type Failures struct{ stripes [stripes]failing }
+// look: no decision reads it. Failures is bounded: for a host without a place, it forgets
+// the one at which nothing has failed for longest. The zero Failures is empty. It is safe
+// for concurrent use.
+type Failures struct {
+	some    atomic.Int64 // number of hosts
+	stripes [stripes]failing
+}
 
 type failing struct {
+	marks atomic.Pointer[marks] // of hosts; nil until there was one
 	mu    sync.Mutex
 	hosts map[hostkey.Key]*failures
 }
@@ -32,11 +38,19 @@ const (
 	slots = int64(FailureWindow/slot) + 1
 )
 
+// convincing is how many failures must be missing, at the rate of those before, until a
+// host has recovered: if nothing had changed, one run of answers in twenty would be so long.
+const convincing = 3
+
 // failures is what is known of one host.
 type failures struct {
-	news   time.Duration // instant of the last request
-	slot   int64         // number of its slot
-	counts [slots]struct{ failed, canceled uint32 }
+	hash   uint64        // of its key
+	news   time.Duration // instant of the last request that failed or was canceled
+	slot   int64         // the newest slot
+	counts [slots]counts
+
+	answer time.Duration // instant of the last request that was answered; 0: none
+	run    int           // number of requests answered since the last one that failed
 
 	any         bool          // a request has failed, not only been canceled
 	since, last time.Duration // instants of the first failed request and of the last
@@ -44,6 +58,10 @@ type failures struct {
 	at          time.Duration // instant at which how was recorded
 	gaveUp      uint32        // the last reason to give up; 0: none
 }
+
+func (h *failures) hashOf() uint64 { return h.hash }
+
+type counts struct{ failed, canceled, answered uint32 }
 
 // Failure is how an attempt failed. A zero field means that there is none.
 type Failure struct {
@@ -53,12 +71,14 @@ type Failure struct {
 
 // Failing describes a host at which requests failed.
 type Failing struct {
-	Key              hostkey.Key
-	Failed, Canceled int           // requests within the window
-	Since            time.Duration // instant of the first failed request since the last window without any
-	How              Failure       // of the last failed attempt; zero: unknown
-	At               time.Duration // instant of How
-	GaveUp           uint32        // the last reason to give up, as its owner numbers them; 0: none
+	Key                        hostkey.Key
+	Failed, Canceled, Answered int           // requests within the window; answered ones count from the first of the others on
+	Answer                     time.Duration // instant of the last one answered, if any
+	Since, Last                time.Duration // instants of the first failed request since the last window without any, and of the last
+	Recovered                  bool          // enough have been answered since then
+	How                        Failure       // of the last failed attempt; zero: unknown
+	At                         time.Duration // instant of How
+	GaveUp                     uint32        // the last reason to give up, as its owner numbers them; 0: none
 }
 
 // Fail records that a request to the host of key has failed at the instant now.
@@ -68,11 +88,11 @@ func (f *Failures) Fail(key hostkey.Key, how Failure, gaveUp uint32, now time.Du
 	s := f.stripe(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := s.of(key, now)
+	h := f.of(s, key, now)
 	if !h.any || now-h.last > FailureWindow {
 		h.any, h.since, h.how, h.gaveUp = true, now, Failure{}, 0
 	}
-	h.last = max(h.last, now)
+	h.last, h.run = max(h.last, now), 0
 	if how != (Failure{}) {
 		h.how, h.at = how, now
 	}
@@ -87,59 +107,106 @@ func (f *Failures) Cancel(key hostkey.Key, now time.Duration) {
 	s := f.stripe(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := s.of(key, now)
+	h := f.of(s, key, now)
 	h.counts[h.slot%slots].canceled++
+}
+
+// Knows reports whether Answer may have something to record of the host of u. While no host
+// fails, that costs one atomic load.
+func (f *Failures) Knows(u *url.URL, hash *Hash) bool {
+	return f.some.Load() != 0 && f.marked(u, hash)
+}
+
+func (f *Failures) marked(u *url.URL, at *Hash) bool {
+	hash := at.of(u)
+	m := f.stripes[hash%stripes].marks.Load()
+	return m != nil && m.has(hash)
+}
+
+// Answer records that a request to the host of key has been answered now, if others have
+// failed in the last minutes. Only then, it reads the clock.
+func (f *Failures) Answer(key hostkey.Key, clock func() time.Duration) {
+	s := f.stripe(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.hosts[key]
+	if h == nil {
+		return
+	}
+	now := clock()
+	if now-h.news > FailureWindow {
+		f.drop(s, key)
+		return
+	}
+	h.turn(now)
+	h.answer, h.run = max(h.answer, now), h.run+1
+	h.counts[h.slot%slots].answered++
 }
 
 func (f *Failures) stripe(key hostkey.Key) *failing { return &f.stripes[key.Hash()%stripes] }
 
-// of returns what is known of the host of key, at the slot of the instant now. The
-// stripe must be locked.
-func (s *failing) of(key hostkey.Key, now time.Duration) *failures {
+// drop forgets the host of key. The stripe must be locked.
+func (f *Failures) drop(s *failing, key hostkey.Key) {
+	hash := key.Hash()
+	delete(s.hosts, key)
+	unmark(s.marks.Load(), hash, s.hosts)
+	f.some.Add(-1)
+}
+
+// of returns what is known of the host of key, at the slot of the instant now, at which a
+// request has ended without an answer. The stripe must be locked.
+func (f *Failures) of(s *failing, key hostkey.Key, now time.Duration) *failures {
 	h := s.hosts[key]
 	if h == nil {
 		if len(s.hosts) >= perStripe {
-			s.evict(now)
+			f.evict(s, now)
 		}
 		if s.hosts == nil {
 			s.hosts = map[hostkey.Key]*failures{}
+			s.marks.Store(&marks{})
 		}
-		h = &failures{news: now, slot: slotAt(now)}
+		h = &failures{hash: key.Hash(), news: now, slot: slotAt(now)}
 		// The strings of key may be parts of a long URL.
 		s.hosts[key.Clone()] = h
+		s.marks.Load().add(h.hash)
+		f.some.Add(1)
 	}
+	h.turn(now)
+	h.news = max(h.news, now)
+	return h
+}
+
+// turn makes the slot of the instant now the newest, if it isn't older.
+func (h *failures) turn(now time.Duration) {
 	// Requests that end at once may come in any order.
 	for at := slotAt(now); h.slot < at; {
 		if at-h.slot > slots {
 			h.slot = at - slots
 		}
 		h.slot++
-		h.counts[h.slot%slots] = struct{ failed, canceled uint32 }{}
+		h.counts[h.slot%slots] = counts{}
 	}
-	h.news = max(h.news, now)
-	return h
 }
 
 func slotAt(now time.Duration) int64 { return int64(max(0, now) / slot) }
 
 // evict makes room in s. A host whose requests were only canceled goes first.
-func (s *failing) evict(now time.Duration) {
+func (f *Failures) evict(s *failing, now time.Duration) {
 	var first hostkey.Key
 	var found *failures
 	for key, h := range s.hosts {
 		if now-h.news > FailureWindow {
-			delete(s.hosts, key)
+			f.drop(s, key)
 		} else if found == nil || !h.any && found.any || h.any == found.any && h.news < found.news {
 			first, found = key, h
 		}
 	}
 	if len(s.hosts) >= perStripe {
-		delete(s.hosts, first)
+		f.drop(s, first)
 	}
 }
 
-// Look returns what is known of the host of key, and false if nothing is. Like All, it
-// changes nothing.
+// Look returns what is known of the host of key, and false if nothing is.
 func (f *Failures) Look(key hostkey.Key, now time.Duration) (Failing, bool) {
 	s := f.stripe(key)
 	s.mu.Lock()
@@ -150,21 +217,19 @@ func (f *Failures) Look(key hostkey.Key, now time.Duration) (Failing, bool) {
 	return Failing{}, false
 }
 
-// All returns what is known of all hosts, in no order.
+// All returns what is known of all hosts, in no order, and forgets those that are over.
 func (f *Failures) All(now time.Duration) (list []Failing) {
 	for i := range f.stripes {
-		list = f.stripes[i].all(list, now)
-	}
-	return list
-}
-
-func (s *failing) all(list []Failing, now time.Duration) []Failing {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for key, h := range s.hosts {
-		if known, ok := h.within(key, now); ok {
-			list = append(list, known)
+		s := &f.stripes[i]
+		s.mu.Lock()
+		for key, h := range s.hosts {
+			if known, ok := h.within(key, now); ok {
+				list = append(list, known)
+			} else if now-h.news > FailureWindow {
+				f.drop(s, key)
+			}
 		}
+		s.mu.Unlock()
 	}
 	return list
 }
@@ -178,11 +243,15 @@ func (h *failures) within(key hostkey.Key, now time.Duration) (Failing, bool) {
 	for at := max(0, h.slot-slots+1, slotAt(now)-slots+1); at <= h.slot; at++ {
 		known.Failed += int(h.counts[at%slots].failed)
 		known.Canceled += int(h.counts[at%slots].canceled)
+		known.Answered += int(h.counts[at%slots].answered)
 	}
+	known.Answer = h.answer
 	if !h.any || now-h.last > FailureWindow {
 		known.Failed = 0
 		return known, known.Canceled > 0
 	}
-	known.Since, known.How, known.At, known.GaveUp = h.since, h.how, h.at, h.gaveUp
+	known.Since, known.Last, known.How, known.At, known.GaveUp = h.since, h.last, h.how, h.at, h.gaveUp
+	before := known.Failed + max(0, known.Answered-h.run)
+	known.Recovered = h.run > 0 && float64(known.Failed)*float64(h.run) >= convincing*float64(before)
 	return known, true
 }

@@ -6,6 +6,7 @@ package host
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/url"
 	"runtime"
 	"sync"
 	"testing"
@@ -21,9 +22,10 @@ import (
 // Counts, instants and reasons are those of a list of all requests, in which requests
 // that end at once may be out of order. Only the length of the window is coarse.
 func TestFailures_Model(t *testing.T) {
+	const failed, canceled, answered = 0, 1, 2
 	type request struct {
-		at       time.Duration
-		canceled bool
+		at   time.Duration
+		kind int
 	}
 	seeds := uint64(60)
 	if testenv.Race {
@@ -34,10 +36,10 @@ func TestFailures_Model(t *testing.T) {
 		var f Failures
 		key := hostkey.Key{Host: "example.com", Port: "80"}
 		var all []request
-		var since, last time.Duration
+		var since, last, news, answer time.Duration
 		var how Failure
 		var gaveUp uint32
-		failed := false
+		fails, listed, run := false, -1, 0 // listed is the first request of which f knows
 		// From bursts to gaps of hours.
 		scale := time.Duration(1+r.IntN(1000)) * time.Millisecond << r.IntN(10)
 		now := time.Duration(r.Int64N(int64(time.Hour))) * time.Duration(r.IntN(2))
@@ -47,15 +49,33 @@ func TestFailures_Model(t *testing.T) {
 			if i > 0 && r.IntN(4) == 0 {
 				at = max(all[0].at, now-time.Duration(r.Int64N(int64(time.Second))))
 			}
-			if r.IntN(3) == 0 {
-				all = append(all, request{at, true})
+			kind := []int{failed, failed, canceled, answered, answered, answered}[r.IntN(6)]
+			all = append(all, request{at, kind})
+			over := listed < 0 || at-news > FailureWindow
+			if kind != answered {
+				if over {
+					listed = i
+				}
+				news = max(news, at)
+			}
+			switch kind {
+			case answered:
+				f.Answer(key, func() time.Duration {
+					require.GreaterOrEqual(t, listed, 0, "the clock is read only for a host that failed")
+					return at
+				})
+				if over {
+					fails, listed = false, -1
+				} else {
+					answer, run = max(answer, at), run+1
+				}
+			case canceled:
 				f.Cancel(key, at)
-			} else {
-				all = append(all, request{at, false})
-				if !failed || at-last > FailureWindow {
+			case failed:
+				if !fails || at-last > FailureWindow {
 					since, how, gaveUp = at, Failure{}, 0
 				}
-				failed, last = true, max(last, at)
+				fails, last, run = true, max(last, at), 0
 				h, g := Failure{Reason: uint8(r.IntN(3))}, uint32(r.IntN(3))
 				if h != (Failure{}) {
 					how = h
@@ -67,20 +87,16 @@ func TestFailures_Model(t *testing.T) {
 			}
 			look := now + time.Duration(r.Int64N(int64(scale)))*time.Duration(r.IntN(2))
 			known, ok := f.Look(key, look)
-			var least, most [2]int
-			for _, q := range all {
-				n := 0
-				if q.canceled {
-					n = 1
-				}
-				if look-q.at <= FailureWindow {
-					least[n]++
+			var least, most [3]int
+			for i, q := range all {
+				if look-q.at <= FailureWindow && (q.kind != answered || listed >= 0 && i >= listed) {
+					least[q.kind]++
 				}
 				if look-q.at <= FailureWindow+slot+time.Second {
-					most[n]++
+					most[q.kind]++
 				}
 			}
-			fails := failed && look-last <= FailureWindow
+			fails := fails && look-last <= FailureWindow
 			if !fails {
 				require.Zero(t, known.Failed)
 				require.Zero(t, known.Since)
@@ -89,13 +105,21 @@ func TestFailures_Model(t *testing.T) {
 				require.GreaterOrEqual(t, known.Failed, least[0], "seed %d", seed)
 				require.LessOrEqual(t, known.Failed, most[0], "seed %d", seed)
 				require.Positive(t, known.Failed)
-				require.Equal(t, []any{since, how, gaveUp}, []any{known.Since, known.How, known.GaveUp}, "seed %d", seed)
+				require.Equal(t, []any{since, last, how, gaveUp}, []any{known.Since, known.Last, known.How, known.GaveUp}, "seed %d", seed)
+				require.Equal(t, run > 0 && known.Failed*run >= 3*(known.Failed+max(0, known.Answered-run)), known.Recovered, "seed %d", seed)
+			}
+			require.LessOrEqual(t, known.Answered, most[answered], "seed %d", seed)
+			if ok {
+				require.GreaterOrEqual(t, known.Answered, least[answered], "seed %d", seed)
+			}
+			if known.Answered > 0 {
+				require.Equal(t, answer, known.Answer, "seed %d", seed)
 			}
 			require.LessOrEqual(t, known.Canceled, most[1], "seed %d", seed)
 			if ok || least[1] > 0 {
 				require.GreaterOrEqual(t, known.Canceled, least[1], "seed %d", seed)
 			}
-			require.Equal(t, fails || least[1] > 0, ok && (fails || look-all[len(all)-1].at <= FailureWindow || least[1] > 0), "seed %d", seed)
+			require.Equal(t, fails || least[1] > 0, ok && (fails || look-news <= FailureWindow || least[1] > 0), "seed %d", seed)
 		}
 		_, ok := f.Look(key, now+FailureWindow+1)
 		require.False(t, ok)
@@ -137,8 +161,12 @@ func TestFailures_Bounded(t *testing.T) {
 		assert.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(4096*450), "bytes")
 	}
 
-	// Those that are over make room at once.
+	// Those that are over make room at once, and cost other hosts nothing.
 	late := names*time.Millisecond + FailureWindow + time.Second
+	last := &url.URL{Scheme: "https", Host: name(names - 1).Host}
+	assert.True(t, f.Knows(last, new(Hash)))
+	assert.Empty(t, f.All(late))
+	assert.False(t, f.Knows(last, new(Hash)))
 	for i := range 10 {
 		f.Fail(name(i), Failure{}, 0, late)
 	}
@@ -154,6 +182,7 @@ func TestFailures_Concurrently(t *testing.T) {
 				key, now := hostkey.Key{Host: fmt.Sprint(i % 300), Port: "80"}, time.Duration(i)*time.Millisecond
 				f.Fail(key, Failure{1, uint8(g), 503}, 1, now)
 				f.Cancel(key, now)
+				f.Answer(key, func() time.Duration { return now })
 				f.Look(key, now)
 				if i%200 == 0 {
 					f.All(now)
@@ -162,10 +191,11 @@ func TestFailures_Concurrently(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	failed, canceled := 0, 0
+	failed, canceled, answered := 0, 0, 0
 	for _, known := range f.All(2 * time.Second) {
 		failed += known.Failed
 		canceled += known.Canceled
+		answered += known.Answered
 	}
-	assert.Equal(t, []int{8000, 8000}, []int{failed, canceled})
+	assert.Equal(t, []int{8000, 8000, 8000}, []int{failed, canceled, answered})
 }

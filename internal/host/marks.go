@@ -32,12 +32,12 @@ func (m *marks) add(hash uint64) {
 	m[word].Or(bits)
 }
 
-// remove drops the mark of a host, except the bits of hosts that stay.
-func (m *marks) remove(hash uint64, stay map[hostkey.Key]*Entry) {
+// unmark drops the mark of a host, except the bits of hosts that stay.
+func unmark[T interface{ hashOf() uint64 }](m *marks, hash uint64, stay map[hostkey.Key]T) {
 	word, _ := mark(hash)
 	var bits uint64
 	for _, e := range stay {
-		if w, mark := mark(e.hash); w == word {
+		if w, mark := mark(e.hashOf()); w == word {
 			bits |= mark
 		}
 	}

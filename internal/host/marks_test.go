@@ -32,7 +32,7 @@ func TestMarks_Model(t *testing.T) {
 			m.add(hash)
 		} else {
 			delete(stay, key)
-			m.remove(hash, stay)
+			unmark(&m, hash, stay)
 		}
 		var want marks
 		for _, e := range stay {

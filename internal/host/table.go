@@ -70,11 +70,25 @@ type Entry struct {
 
 func (t *Table) stripe(hash uint64) *stripe { return &t.stripes[hash%stripes] }
 
-// Calm reports whether the host of u is in no trouble.
-func (t *Table) Calm(u *url.URL) bool { return t.entries.Load() == 0 || t.absent(u) }
+func (e *Entry) hashOf() uint64 { return e.hash }
 
-func (t *Table) absent(u *url.URL) bool {
-	hash := hostkey.Hash(u)
+// Calm reports whether the host of u is in no trouble.
+func (t *Table) Calm(u *url.URL, hash *Hash) bool {
+	return t.entries.Load() == 0 || t.absent(u, hash)
+}
+
+// Hash keeps the hash of the host of one URL. It is made on first use; 0 is made again.
+type Hash uint64
+
+func (h *Hash) of(u *url.URL) uint64 {
+	if *h == 0 {
+		*h = Hash(hostkey.Hash(u))
+	}
+	return uint64(*h)
+}
+
+func (t *Table) absent(u *url.URL, at *Hash) bool {
+	hash := at.of(u)
 	s := t.stripe(hash)
 	if s.indebted() != nil {
 		// The host may be in trouble without a place here.
@@ -200,7 +214,7 @@ func (t *Table) drop(s *stripe, e *Entry) {
 		e.Guards.Gates.Clear()
 	}
 	delete(s.hosts, e.Key)
-	s.marks.remove(e.hash, s.hosts)
+	unmark(&s.marks, e.hash, s.hosts)
 	s.entries.Add(-1)
 	t.entries.Add(-1)
 }

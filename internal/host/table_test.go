@@ -68,11 +68,11 @@ func TestHostTable_MakesAndDrops(t *testing.T) {
 	r := play.Rules(t, retrip.Policy{})
 	key := hostkey.Key{Host: "example.com", Port: "443"}
 	u := &url.URL{Scheme: "https", Host: "Example.com"}
-	assert.True(t, table.Calm(u))
+	assert.True(t, table.Calm(u, new(host.Hash)))
 	assert.Nil(t, table.Pin(key, 0), "a healthy host has no entry")
 
 	e := failAt(&table, key, r, refusal, 0)
-	assert.False(t, table.Calm(u))
+	assert.False(t, table.Calm(u, new(host.Hash)))
 	assert.EqualValues(t, 1, table.Entries())
 	assert.Same(t, e, table.Pin(key, 0))
 	table.Unpin(e, 0)
@@ -84,7 +84,7 @@ func TestHostTable_MakesAndDrops(t *testing.T) {
 	}
 	succeedAt(&table, key, r, 0)
 	assert.Nil(t, table.Pin(key, 0), "healed")
-	assert.True(t, table.Calm(u))
+	assert.True(t, table.Calm(u, new(host.Hash)))
 	assert.Empty(t, inTrouble(&table, 0))
 
 	assert.NotSame(t, e, failAt(&table, key, r, refusal, 0))
@@ -245,7 +245,7 @@ func TestHostTable_Concurrently(t *testing.T) {
 					}
 				}
 				table.Unpin(e, 0)
-				table.Calm(&url.URL{Host: key.Host})
+				table.Calm(&url.URL{Host: key.Host}, new(host.Hash))
 			}
 		})
 	}

@@ -54,7 +54,7 @@ func TestHostMarks_Covered(t *testing.T) {
 	var table host.Table
 	r := play.Rules(t, retrip.Policy{})
 	calm := func(name string) bool {
-		return table.Calm(&url.URL{Scheme: "https", Host: name})
+		return table.Calm(&url.URL{Scheme: "https", Host: name}, new(host.Hash))
 	}
 	hosts := likeFirst(1, 0)
 	hash := hostkey.Hash(&url.URL{Scheme: "https", Host: hosts[0]})
@@ -108,7 +108,7 @@ func TestHostMarks_NeverForget(t *testing.T) {
 			// This goroutine alone decides about its host.
 			key, u := hostkey.Key{Host: name, Port: "443"}, &url.URL{Scheme: "https", Host: name}
 			look := func(want bool, when string) bool {
-				return assert.Equal(t, want, table.Calm(u), "%s %s", name, when)
+				return assert.Equal(t, want, table.Calm(u, new(host.Hash)), "%s %s", name, when)
 			}
 			for range rounds {
 				failAt(&table, key, r, refusal, 0)

@@ -23,6 +23,9 @@ func (w *world) plausible(c *client, s retrip.HostState) {
 	if s.Tokens < -1e-6 || s.Size > 0 && s.Tokens > s.Size+1e-6 || s.PausedFor < 0 || s.Waiting < 0 || s.FailedRetries < 0 {
 		w.breaks("P15", "t%d: the state of %s is impossible: %+v", c.number, s.Host, s)
 	}
+	if s.Recovered && (s.Failed == 0 || s.Answered == 0 || s.AnsweredAgo > s.FailingAgo) {
+		w.breaks("P15", "t%d: %s can't have recovered: %+v", c.number, s.Host, s)
+	}
 }
 
 // solvent checks that the budget of a host misses no more than its retries have cost:
