@@ -12,7 +12,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/retrip/retrip"
@@ -84,35 +83,22 @@ func ExampleGate() {
 	// wait_too_long after 0 attempts
 }
 
-// One request in twenty may get a second attempt, if it takes longer than nearly all
-// others.
+// In searches, one request in twenty may get a second attempt, if the first one takes
+// longer than nearly all others.
 func ExamplePolicy_hedge() {
-	var sent atomic.Int32
-	client := &http.Client{Transport: &retrip.Transport{
-		Base: roundTripper(func(req *http.Request) (*http.Response, error) {
-			if sent.Add(1) == 100 {
-				<-req.Context().Done() // this one hangs
-				return nil, req.Context().Err()
-			}
-			return (&answers{"200"}).RoundTrip(req)
-		}),
-		Policy: retrip.Policy{Hedge: 0.05},
-		Trace:  &retrip.Trace{Hedge: func(e retrip.Event) { fmt.Println("the hedge", e.Reason) }},
-	}}
-	for range 100 {
-		resp, err := client.Get("http://api.example.com/items")
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		resp.Body.Close()
+	transport := &retrip.Transport{
+		Policy: retrip.Policy{AttemptTimeout: 2 * time.Second},
+		Hosts:  map[string]retrip.Policy{"search.internal": {Hedge: 0.05}},
+		Trace:  &retrip.Trace{Hedge: func(e retrip.Event) { fmt.Println("a hedge has", e.Reason, "after", e.Wait) }},
 	}
-	// Output: the hedge won
+	for _, host := range []string{"search.internal:443", "api.example.com:443"} {
+		p, err := transport.PolicyFor(host)
+		fmt.Println(host, p.Hedge, err)
+	}
+	// Output:
+	// search.internal:443 0.05 <nil>
+	// api.example.com:443 0 <nil>
 }
-
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
 // At level Debug, the log has a record of each retry.
 func ExampleTransport_logger() {

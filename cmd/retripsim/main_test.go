@@ -323,6 +323,8 @@ func TestCheck(t *testing.T) {
 	require.NoError(t, os.WriteFile(slow, []byte(`{"attempt_timeout": "2s"}`), 0o600))
 	hosts := filepath.Join(t.TempDir(), "hosts.json")
 	require.NoError(t, os.WriteFile(hosts, []byte(`{"hosts": {"*.example.com": {"max_attempts": 2}}}`), 0o600))
+	unfit := filepath.Join(t.TempDir(), "unfit.json")
+	require.NoError(t, os.WriteFile(unfit, []byte(`{"attempt_timeout": "300ms", "deadline": "1s"}`), 0o600))
 	const short = " -lengths 1s -loads 0.7"
 	for _, c := range []struct {
 		args, says string
@@ -344,6 +346,7 @@ func TestCheck(t *testing.T) {
 		{"-policy " + hosts + short, "this is the policy for all hosts; " + hosts + " has 1 more", 0, false},
 		{"-host api.example.com -policy " + hosts + short, "api.example.com follows the policy *.example.com of " + hosts, 0, false},
 		{"-host api.exmaple.com -policy " + hosts + short, "api.exmaple.com follows the policy default of " + hosts, 0, true},
+		{"-policy " + unfit + short, "Policy.Deadline is 1s: 4 attempts of 300ms with waits of up to 700ms in total need 1.9s", 0, false},
 		{"-queue 100ms -policy no-budget" + short, "any policy recovers here: a full queue of 100ms", 0, false},
 		{"-timeout 250ms" + short, "retrip sets no AttemptTimeout: an attempt is taken to end after 250ms", 0, true},
 		{"-policy testdata/hedge.json -clients 10" + short, "where only the queue makes requests late: the 99th percentile is ", 0, false},
