@@ -110,15 +110,19 @@ func AsksForCalm(err error) bool {
 	return false
 }
 
-// Codes of errors of HTTP/2 (RFC 9113 §7).
+// Codes of errors of HTTP/2 (RFC 9113 §7), and their names.
 const (
 	enhanceYourCalm = 0xb
 	http11Required  = 0xd
 )
 
-// ofHTTP2 reports whether err itself is an RST_STREAM or GOAWAY with the code.
+var codeNames = map[uint64]string{enhanceYourCalm: "ENHANCE_YOUR_CALM", http11Required: "HTTP_1_1_REQUIRED"}
+
+// ofHTTP2 reports whether err itself is an RST_STREAM or GOAWAY with the code. For a GOAWAY
+// before the first stream of a connection, net/http's error has only a text.
 func ofHTTP2(err error, code uint64) bool {
-	return hasCode(err, "StreamError", "StreamID", "Code", code) || hasCode(err, "GoAwayError", "LastStreamID", "ErrCode", code)
+	return hasCode(err, "StreamError", "StreamID", "Code", code) || hasCode(err, "GoAwayError", "LastStreamID", "ErrCode", code) ||
+		plainText(err) == "http2: Transport received GOAWAY from server ErrCode:"+codeNames[code]
 }
 
 // hasCode reports whether err itself is an HTTP/2 error with the code want. net/http's

@@ -139,6 +139,7 @@ func TestHopeless_HTTP11Required(t *testing.T) {
 	for name, answer := range map[string]func(w *play.H2Writer, stream uint32){
 		"RST_STREAM": func(w *play.H2Writer, s uint32) { w.Reset(s, 0xd) },
 		"GOAWAY":     func(w *play.H2Writer, s uint32) { w.GoAway(s, 0xd); w.Close() },
+		"at first":   func(w *play.H2Writer, _ uint32) { w.GoAway(0, 0xd); w.Close() },
 	} {
 		for _, method := range []string{"GET", "POST"} {
 			play.Bubble(t, name+" "+method, func(t *testing.T) {
@@ -162,6 +163,7 @@ func TestCalm(t *testing.T) {
 	}{
 		"RST_STREAM":              {func(w *play.H2Writer, s uint32) { w.Reset(s, 0xb) }, 7 * time.Second},
 		"GOAWAY":                  {func(w *play.H2Writer, s uint32) { w.GoAway(s, 0xb); w.Close() }, 7 * time.Second},
+		"GOAWAY at first":         {func(w *play.H2Writer, _ uint32) { w.GoAway(0, 0xb); w.Close() }, 7 * time.Second},
 		"RST_STREAM for a cancel": {func(w *play.H2Writer, s uint32) { w.Reset(s, 8) }, time.Second},
 	} {
 		play.Bubble(t, name, func(t *testing.T) {
