@@ -76,7 +76,14 @@ const (
 	width    = 480
 	margin   = 8
 	lineStep = 16
+	gap      = 6 // below the title
 )
+
+// together are words that must not be torn apart: a number and its unit.
+var together = regexp.MustCompile(`(\d) (ms|s|%|million|times|000)\b|(\d) (%)`)
+
+// bound returns s with spaces at which no line ends, where needed.
+func bound(s string) string { return together.ReplaceAllString(s, "$1$3\u00a0$2$4") }
 
 func init() {
 	plot.DefaultFont = font.Font{Typeface: "Liberation", Variant: "Sans"}
@@ -112,8 +119,11 @@ func wrap(s string, st draw.TextStyle, most vg.Length) []string {
 
 // above returns the height of the name and the note above each panel.
 func (f *figure) above() vg.Length {
-	if f.panels[0].name == "" {
+	switch first := f.panels[0]; {
+	case first.name == "":
 		return 8
+	case first.note == "":
+		return 22
 	}
 	return 34
 }
@@ -125,12 +135,12 @@ func (f *figure) columns() int { return min(2, len(f.panels)) }
 func (f *figure) save(dir string) error {
 	for _, t := range themes {
 		title, unit := style(t.ink, 13, true), style(t.ink, 11, false)
-		head := wrap(f.title, title, width-2*margin)
-		about := wrap(f.unit, unit, width-2*margin)
+		head := wrap(bound(f.title), title, width-2*margin)
+		about := wrap(bound(f.unit), unit, width-2*margin)
 		rows := (len(f.panels) + f.columns() - 1) / f.columns()
 		cell := cmp.Or(f.height, 105)
 		above := f.above()
-		top := vg.Length(lineStep*(len(head)+len(about)) + 4)
+		top := vg.Length((lineStep+1)*len(head) + gap + lineStep*len(about) + 4)
 		keys := f.keyRows(unit)
 		top += vg.Length(lineStep * len(keys))
 		height := 2*margin + top + vg.Length(rows)*(cell+above)
@@ -141,6 +151,7 @@ func (f *figure) save(dir string) error {
 			dc.FillText(title, vg.Point{X: dc.Min.X, Y: y}, row)
 			y -= lineStep + 1
 		}
+		y -= gap
 		for _, row := range about {
 			dc.FillText(unit, vg.Point{X: dc.Min.X, Y: y}, row)
 			y -= lineStep
