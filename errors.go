@@ -28,7 +28,7 @@ const (
 	ReasonError       Reason = "error"        // any other error
 )
 
-// Reasons for a give-up: RoundTrip returned although a retry might have helped.
+// Reasons to give up, although a retry might have helped.
 const (
 	ReasonMaxAttempts       Reason = "max_attempts"        // the request has used all of Policy.MaxAttempts
 	ReasonNotIdempotent     Reason = "not_idempotent"      // the server might process the request twice

@@ -14,8 +14,8 @@ import (
 	"github.com/retrip/retrip/internal/incoming"
 )
 
-// Policy says how to retry requests to a set of hosts. It is a plain value, which a
-// program can print, store as JSON and reuse. The zero Policy is a sound default.
+// Policy says how to retry requests to a set of hosts. It is a plain value, to print,
+// store as JSON and reuse. The zero Policy is a sound default.
 //
 // A field that is 0, "" or nil inherits its value: in [Transport.Hosts] from
 // Transport.Policy, in [WithPolicy] from the policy of the host, and in

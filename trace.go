@@ -81,7 +81,7 @@ type Event struct {
 	failed  bool          // in Done: no retry can fix the outcome
 }
 
-// URL returns the URL of e.Request without userinfo and query, as the log has it.
+// URL returns the URL of e.Request without userinfo and query, as in the log.
 func (e Event) URL() string { return redact.URL(e.Request.URL) }
 
 // WithTrace returns a context whose requests run the hooks of t after those of
