@@ -136,6 +136,31 @@ func TestTrace_CallerGoesInTheWait(t *testing.T) {
 	}
 }
 
+// A hook that waits, such as for a limiter, is no part of the attempt, and moves no deadline.
+//
+//retrip:promise P10 P11
+func TestTrace_HookWaits(t *testing.T) {
+	for name, tt := range map[string]struct {
+		step     play.Step
+		attempts int
+		took     time.Duration
+	}{"hang": {play.Hang, 1, 12 * time.Second}, "500": {play.Reply(500), 2, 10 * time.Second}} {
+		bubble(t, name, func(t *testing.T) {
+			base := play.Base(tt.step)
+			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Deadline: 12 * time.Second, MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}}
+			tr.Trace = &retrip.Trace{Attempt: func(e retrip.Event) {
+				if e.Attempt == 1 {
+					time.Sleep(10 * time.Second)
+				}
+			}}
+			start := time.Now()
+			getFrom(t, tr, "http://example.com/")
+			assert.Equal(t, tt.took, time.Since(start))
+			assert.Equal(t, tt.attempts, base.Attempts())
+		})
+	}
+}
+
 func TestTrace_FromServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got retrip.Event

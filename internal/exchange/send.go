@@ -88,12 +88,12 @@ func (x *exchange) use(base http.RoundTripper, req *http.Request) {
 }
 
 // beginning returns the current instant. At first attempts to hosts in no trouble,
-// that is the first reading of the clock: nothing has waited since.
-func (p *place) beginning() time.Duration {
-	if p.call.Attempts == 1 && p.host == nil {
-		return p.env.instant(p.start())
+// that is the first reading of the clock: nothing has waited since, unless a hook did.
+func (j *journey) beginning() time.Duration {
+	if j.call.Attempts == 1 && j.host == nil && !j.hooked {
+		return j.env.instant(j.start())
 	}
-	return p.now()
+	return j.now()
 }
 
 // isNetHTTP reports whether base is a transport of net/http.
