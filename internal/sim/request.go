@@ -71,17 +71,19 @@ func (r *run) begin(client int32) {
 
 // step tells the machine what has happened to a request, and does what it says. A client
 // asks the fleet's account, and decides at the instant of the answer.
-func (r *run) step(i int32, e decide.Event) {
+func (r *run) step(i int32, event decide.Event) {
 	q := &r.requests[i]
+	r.event = event
+	e := &r.event
 	now, draw := time.Duration(r.now), r.draws.Uint64()
-	a := r.decide(i, &e, now, draw)
+	a := r.decide(i, e, now, draw)
 	for a.Do == decide.Ask {
 		if !a.Again {
 			draw = r.account.draws.Uint64()
 		}
 		e.Kind = decide.Heard
 		now, e.Level, e.Known = r.account.ask(q.host, now, a.Again)
-		a = r.decide(i, &e, now, draw)
+		a = r.decide(i, e, now, draw)
 	}
 	switch a.Do {
 	case decide.Answer, decide.Refuse:
@@ -119,7 +121,10 @@ func (r *run) pause(i int32, a *decide.Action, o *decide.Outcome, passed time.Du
 // decide takes a request through one step of the machine.
 func (r *run) decide(i int32, e *decide.Event, now time.Duration, draw uint64) (a decide.Action) {
 	q := &r.requests[i]
-	before := q.call
+	var before decide.Call
+	if r.traceStep != nil {
+		before = q.call
+	}
 	q.call.Step(r.rules, &r.hosts[q.host], e, &a, now, draw)
 	if r.traceStep != nil {
 		r.traceStep(q.host, before, *e, now, draw, a)
@@ -202,21 +207,23 @@ func (r *run) attempt(i int32) {
 }
 
 // ended processes the outcome of an attempt.
-func (r *run) ended(i int32, o decide.Outcome) {
+func (r *run) ended(i int32, outcome decide.Outcome) {
 	q := &r.requests[i]
 	q.gen += generationStep
 	now := time.Duration(r.now)
+	r.event = decide.Event{Kind: decide.Ended, Outcome: outcome}
+	o := &r.event.Outcome
 	o.Idempotent, o.Replay, o.Took = true, true, now-time.Duration(q.began)
 	if r.hedges != nil && q.call.Attempts <= 2 {
-		if i = r.raced(i, &o); i == none {
+		if i = r.raced(i, o); i == none {
 			return // the other attempt may still succeed
 		}
 		q = &r.requests[i]
 	}
 	if r.limit != nil {
-		r.limit.result(q.host, &o, q.call.Attempts, &q.paid)
+		r.limit.result(q.host, o, q.call.Attempts, &q.paid)
 	}
-	r.step(i, decide.Event{Kind: decide.Ended, Outcome: o})
+	r.step(i, r.event)
 }
 
 // forget resets a host when Transport would: when it has healed and has no

@@ -63,6 +63,8 @@ type run struct {
 	hedges   []hedge.Host // by client; nil if they don't hedge
 	hedging  hedge.Rule
 
+	event decide.Event // of the current step, kept here so that it isn't allocated for each
+
 	failure, broken, trouble, stall chance
 	arrived                         int
 
