@@ -85,11 +85,26 @@ func (q *queue) pop() (event, bool) {
 }
 
 // fifo is a list to which is appended, and whose first element is taken.
-type fifo[T any] []T
+type fifo[T any] struct {
+	list  []T
+	taken int // elements of list
+}
+
+func (l *fifo[T]) len() int { return len(l.list) - l.taken }
+
+// first returns the first element, which must exist.
+func (l *fifo[T]) first() *T { return &l.list[l.taken] }
 
 // shift removes and returns the first element, which must exist.
 func (l *fifo[T]) shift() T {
-	e := (*l)[0]
-	*l = (*l)[1:]
-	return e
+	l.taken++
+	return l.list[l.taken-1]
+}
+
+// push appends an element, in place of those that were taken if there are many.
+func (l *fifo[T]) push(e T) {
+	if len(l.list) == cap(l.list) && l.taken >= l.len() {
+		l.list, l.taken = l.list[:copy(l.list, l.list[l.taken:])], 0
+	}
+	l.list = append(l.list, e)
 }

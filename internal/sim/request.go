@@ -173,7 +173,7 @@ func (r *run) attempt(i int32) {
 	}
 	if limit > 0 {
 		if at := r.now + int64(limit); limit == r.timeout {
-			r.timeouts = append(r.timeouts, r.queue.stamp(at, i, q.gen|happensTimeout))
+			r.timeouts.push(r.queue.stamp(at, i, q.gen|happensTimeout))
 		} else {
 			r.queue.push(at, i, q.gen|happensTimeout)
 		}

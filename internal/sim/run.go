@@ -184,7 +184,7 @@ func (r *run) run(ctx context.Context) (*Result, error) {
 func (r *run) next() (event, bool) {
 	for {
 		e, ok := r.queue.first()
-		if len(r.timeouts) == 0 || ok && e.before(&r.timeouts[0]) {
+		if r.timeouts.len() == 0 || ok && e.before(r.timeouts.first()) {
 			return r.queue.pop()
 		}
 		if t := r.timeouts.shift(); r.requests[t.who].gen == t.what&^happensMask {

@@ -63,8 +63,8 @@ func (r *run) reach(i int32, gen uint32) {
 	switch {
 	case b.Workers == 0 || s.busy < b.Workers:
 		r.work(s, j)
-	case len(s.waiting) < b.Queue:
-		s.waiting = append(s.waiting, j)
+	case s.waiting.len() < b.Queue:
+		s.waiting.push(j)
 	default:
 		r.answer(i, gen|happensRefused)
 	}
@@ -75,7 +75,7 @@ func (r *run) balance() int32 {
 	n := uint64(len(r.stations))
 	one := int32(r.instances.below(n))
 	if r.Backend.ShorterOfTwo {
-		load := func(i int32) int { return r.stations[i].busy + len(r.stations[i].waiting) }
+		load := func(i int32) int { return r.stations[i].busy + r.stations[i].waiting.len() }
 		if other := int32(r.instances.below(n)); load(other) < load(one) {
 			return other
 		}
@@ -169,7 +169,7 @@ func (r *run) latencyOf(i int32, s *station) int64 {
 
 // serveNext starts a worker on the next request in the queue, if there is one.
 func (r *run) serveNext(s *station) {
-	for len(s.waiting) > 0 {
+	for s.waiting.len() > 0 {
 		j := s.waiting.shift()
 		if !r.Backend.DropAbandoned || r.requests[j.who].gen == j.gen {
 			r.work(s, j)
