@@ -416,15 +416,15 @@ func TestCheckInAWorkflow(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, string(docs), "\n    go run ./cmd/retripsim "+line+"\n")
 
-	run := func(file string) int {
-		code, _, errs := call(t, strings.Replace(line, "policies.json", file, 1)+" -price=false")
+	run := func(file, only string) int {
+		code, _, errs := call(t, strings.Replace(line, "policies.json", file, 1)+" -price=false"+only)
 		require.Empty(t, errs)
 		return code
 	}
-	assert.Zero(t, run(dir+"policies.json"))
+	assert.Zero(t, run(dir+"policies.json", ""))
 	policies, err := os.ReadFile(dir + "policies.json")
 	require.NoError(t, err)
 	file := filepath.Join(t.TempDir(), "policies.json")
 	require.NoError(t, os.WriteFile(file, bytes.Replace(policies, []byte(`"deadline": "1s"`), []byte(`"deadline": "1s", "budget": "off"`), 1), 0o600))
-	assert.Equal(t, exitFailed, run(file))
+	assert.Equal(t, exitFailed, run(file, " -lengths 1s"), "what fails in one case fails in all")
 }

@@ -20,6 +20,7 @@ type World struct {
 	Now    time.Duration
 	Random *rand.Rand
 	events []event // by time; those of one instant in the order in which they were made
+	past   int     // events that have happened
 }
 
 type event struct {
@@ -30,20 +31,24 @@ type event struct {
 func NewWorld(seed uint64) *World { return &World{Random: rand.New(rand.NewPCG(seed, 0))} }
 
 func (w *World) At(instant time.Duration, f func()) {
-	i, _ := slices.BinarySearchFunc(w.events, instant, func(e event, instant time.Duration) int {
+	if len(w.events) == cap(w.events) && 2*w.past >= len(w.events) {
+		w.events, w.past = w.events[:copy(w.events, w.events[w.past:])], 0
+	}
+	i, _ := slices.BinarySearchFunc(w.events[w.past:], instant, func(e event, instant time.Duration) int {
 		if e.at <= instant {
 			return -1
 		}
 		return 1
 	})
-	w.events = slices.Insert(w.events, i, event{instant, f})
+	w.events = slices.Insert(w.events, w.past+i, event{instant, f})
 }
 
 // Run runs the world until the instant end or until no event is left.
 func (w *World) Run(end time.Duration) {
-	for len(w.events) > 0 && w.events[0].at <= end {
-		e := w.events[0]
-		w.events = w.events[1:]
+	for w.past < len(w.events) && w.events[w.past].at <= end {
+		e := w.events[w.past]
+		w.events[w.past] = event{}
+		w.past++
 		w.Now = e.at
 		e.happen()
 	}
@@ -63,6 +68,7 @@ func (w *World) Request(h *host.Record, r Judge, serve func() decide.Outcome, do
 // when they begin: send makes one, and later calls answer.
 func (w *World) Call(h *host.Record, r Judge, call *decide.Call, send func(answer func(decide.Outcome)), done func(decide.Outcome, decide.Reason)) {
 	var last decide.Outcome
+	var event decide.Event // of the current step, here so that it isn't allocated for each
 	var step func(decide.Event)
 	turn := 0 // number of the wait that goes on
 	sleep := func(wait time.Duration) {
@@ -78,8 +84,9 @@ func (w *World) Call(h *host.Record, r Judge, call *decide.Call, send func(answe
 	}
 	call.Waiter = func() { sleep(0) }
 	step = func(e decide.Event) {
+		event = e
 		var a decide.Action
-		call.Step(r.Rules, h, &e, &a, w.Now, w.Random.Uint64())
+		call.Step(r.Rules, h, &event, &a, w.Now, w.Random.Uint64())
 		for a.Wakes {
 			wake, ok := h.Woken().(func())
 			if !ok {
