@@ -171,6 +171,8 @@ func TestStatusPage_InABrowser(t *testing.T) {
 	require.NoError(t, chromedp.Do(ctx, chromedp.EmulateViewport(360, 800), chromedp.Navigate(server.URL)))
 	wide := play.Must(chromedp.Run(ctx, chromedp.Evaluate[string](`document.documentElement.scrollWidth + " of " + innerWidth`)))
 	assert.Equal(t, "360 of 360", wide)
+	hidden := play.Must(chromedp.Run(ctx, chromedp.Evaluate[[]string](`[...document.querySelectorAll('.hosts td')].filter(e => e.getBoundingClientRect().right > innerWidth).map(e => e.textContent)`)))
+	assert.Empty(t, hidden, "a reason is out of sight")
 	names := play.Must(chromedp.Run(ctx, chromedp.Evaluate[[]string](broken)))
 	assert.Empty(t, names, "a line ends within a name")
 	if dir := os.Getenv("SCREENSHOTS"); dir != "" {
