@@ -158,6 +158,7 @@ func fleetAway(clients, bodies int, pause time.Duration, silent bool) (recovered
 //
 //retrip:promise P20
 func TestResume_Fleet(t *testing.T) {
+	testenv.Slow(t)
 	const bodies = 50
 	away := map[time.Duration]int{10 * time.Second: 100} // clients
 	if testenv.Tables() {

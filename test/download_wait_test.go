@@ -319,6 +319,7 @@ func TestResume_OthersComeFirst(t *testing.T) {
 //
 //retrip:promise P20
 func TestResume_Flaky(t *testing.T) {
+	testenv.Slow(t)
 	for seed := range uint64(3) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 3))

@@ -98,6 +98,7 @@ func TestHedge_Frozen(t *testing.T) {
 // for as long as their callers, and all later ones are answered. Later freezes find the spare
 // in use, and the base frozen.
 func TestHedge_FrozenUnderLoad(t *testing.T) {
+	testenv.Slow(t)
 	eachProtocol(t, retrip.Policy{}, answersOK, func(t *testing.T, s *memhttp.Server, tr *retrip.Transport) {
 		if !s.HTTP2() {
 			return

@@ -132,6 +132,7 @@ func TestFailures_Model(t *testing.T) {
 //
 //retrip:promise P15
 func TestFailures_Bounded(t *testing.T) {
+	testenv.OneGoroutine(t)
 	var before, after runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
@@ -157,9 +158,7 @@ func TestFailures_Bounded(t *testing.T) {
 	}
 	assert.LessOrEqual(t, canceled, stripes, "one for each part of the table")
 	assert.GreaterOrEqual(t, len(all), stripes*(perStripe-1))
-	if !testenv.Race {
-		assert.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(4096*450), "bytes")
-	}
+	assert.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(4096*450), "bytes")
 
 	// Those that are over make room at once, and cost other hosts nothing.
 	late := names*time.Millisecond + FailureWindow + time.Second

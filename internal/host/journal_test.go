@@ -202,6 +202,7 @@ func TestLog_OfAPauseAfterALongTime(t *testing.T) {
 //
 //retrip:promise P19
 func TestLog_OfAnOutage(t *testing.T) {
+	testenv.Slow(t)
 	outages := map[string]struct {
 		policy retrip.Policy
 		base   func(*http.Request) (*http.Response, error)
@@ -279,6 +280,7 @@ func TestLog_OfAnOutage(t *testing.T) {
 //
 //retrip:promise P19
 func TestLog_OfManyHosts(t *testing.T) {
+	testenv.OneGoroutine(t)
 	synctest.Test(t, func(t *testing.T) {
 		b := newBook()
 		gaveUp := 0
@@ -308,6 +310,7 @@ func TestLog_OfManyHosts(t *testing.T) {
 //
 //retrip:promise P19
 func TestLog_WhoseRecordsAreOmitted(t *testing.T) {
+	testenv.OneGoroutine(t)
 	for _, hosts := range []int{3, host.MostTopics, host.MostTopics + 1, host.MostTopics + 50} {
 		t.Run(fmt.Sprint(hosts, " hosts"), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -204,6 +204,7 @@ func TestHostMarks_TroubleMeanwhile(t *testing.T) {
 //
 //retrip:promise P15
 func TestFailures_OfAHostWithoutAPlace(t *testing.T) {
+	testenv.OneGoroutine(t)
 	synctest.Test(t, func(t *testing.T) {
 		tr := &retrip.Transport{Base: play.Base(play.Reply(503)), Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}}
 		fail := func(name string) {

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // A slow host doesn't get a storm of new connections.
@@ -63,6 +64,7 @@ func TestFresh_SlowHost(t *testing.T) {
 // In a steady stream with some slow requests, retries share a spare as long as
 // it answers.
 func TestFresh_SlowNowAndThen(t *testing.T) {
+	testenv.Slow(t)
 	// How many connections a minute may need where one request in so many is slow. For HTTP/2
 	// without TLS, net/http dials again once IdleConnTimeout has passed since the last dial;
 	// one in 200 is too rare for the spare to prove itself in between.

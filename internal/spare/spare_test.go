@@ -156,6 +156,7 @@ func TestSpares_UnusedOnesGo(t *testing.T) {
 //
 //retrip:promise P13
 func TestSpares_KeepNoURLs(t *testing.T) {
+	testenv.OneGoroutine(t)
 	synctest.Test(t, func(t *testing.T) {
 		const hosts, query = 50, 1 << 20
 		var list Pools
