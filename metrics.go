@@ -73,7 +73,7 @@ func (m *Metrics) make() {
 	countBy(meter.Attempts, "attempts_total", "Attempts that ended, by result: the class of the status, 429, timeout, canceled, error, or superseded by the other attempt of a hedge.", "result", meter.Results)
 	countBy(meter.Retries, "retries_total", "Retries sent, by reason.", "reason", texts(retryReasons))
 	countBy(meter.GiveUps, "give_ups_total", "Requests given up although a retry might have helped, by reason.", "reason", texts(giveUpReasons))
-	count(meter.Sends, "hidden_sends_total", "Transparent retries: times that net/http sent a request again within an attempt, where observable.")
+	count(meter.Sends, "hidden_sends_total", "Times that net/http by itself sent a request again within an attempt, where observable.")
 	countBy(meter.FleetChecks, "fleet_checks_total", "Retries that asked the fleet's account, by its answer: allowed, forbidden, or unknown, when the budget decides alone.", "result", meter.FleetResults)
 	countBy(meter.Hedges, "hedges_total", "Hedges sent, by result: won if the request got its answer from the hedge, lost if from the other attempt, failed if the hedge failed.", "result", meter.HedgeResults)
 	countBy(meter.HedgeSkips, "hedges_skipped_total", "Requests that were late without getting a hedge, by reason.", "reason", meter.HedgeSkipReasons)

@@ -65,7 +65,7 @@ import (
 // a GET, HEAD, OPTIONS, TRACE or a request with a key after a dead pooled connection.
 // IdempotencyKey should be on only for hosts that document the header.
 //
-// net/http makes transparent retries: it repeats some requests by itself, even
+// net/http makes hidden sends: it repeats some requests by itself, even
 // POSTs, and endlessly with some HTTP/2 servers. After ten sends, a derived attempt
 // (see [Transport]), such as one with a timeout, fails like any other, so there may
 // be 10 times MaxAttempts sends in all. Other attempts have no bound: for servers

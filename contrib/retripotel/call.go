@@ -39,7 +39,7 @@ type call struct {
 
 	sent    atomic.Int64 // attempts so far, including those before a redirect; a hedge counts when it has ended
 	last    retrip.Event
-	counted int // the last attempt whose transparent retries were counted
+	counted int // the last attempt whose hidden sends were counted
 }
 
 type callKey struct{}
@@ -94,7 +94,7 @@ func (c *call) own(hook func(retrip.Event)) func(retrip.Event) {
 	}
 }
 
-// hiddenSends counts the transparent retries of the last attempt once, although
+// hiddenSends counts the hidden sends of the last attempt once, although
 // several hooks report them.
 func (c *call) hiddenSends(ctx context.Context, e retrip.Event) {
 	if e.Sends > 1 && e.Attempt > c.counted {

@@ -229,7 +229,7 @@ var expected = map[string]func(a *answers) vector{
 		return vector{"result=allowed": 0, "result=forbidden": 0, "result=unknown": asked * a.rate}
 	},
 	"panel: Share decided without the account: A": func(a *answers) vector { return a.alone(1) },
-	"panel: Pauses and transparent retries: A":    func(a *answers) vector { return a.alone(a.total("pauses", "") * a.rate) },
+	"panel: Pauses and hidden sends: A":           func(a *answers) vector { return a.alone(a.total("pauses", "") * a.rate) },
 	// That a duration is known is enough: it is that of the machine.
 	"panel: Duration of requests: A": func(a *answers) vector {
 		return a.byPolicy(func(string) float64 { return 1 })
@@ -237,5 +237,5 @@ var expected = map[string]func(a *answers) vector{
 	"panel: Duration of requests: B": func(a *answers) vector {
 		return a.byPolicy(func(p string) float64 { return min(1, a.total("requests", p, "answered")) })
 	},
-	"panel: Pauses and transparent retries: B": func(a *answers) vector { return a.alone(a.total("sends", "") * a.rate) },
+	"panel: Pauses and hidden sends: B": func(a *answers) vector { return a.alone(a.total("sends", "") * a.rate) },
 }
