@@ -18,9 +18,9 @@
 //
 // Before retry n, the Transport waits for a random time of up to
 // 100 ms·2^(n-1), or 1 s·2^(n-1) after a 429, at most 10 s. It never retries
-// earlier than a Retry-After asks. If the Retry-After is longer than 30 s, or
-// the context's deadline leaves no time for the wait and another attempt, the
-// Transport gives up at once.
+// earlier than a Retry-After asks; first attempts wait only with a [Gate]. If
+// the Retry-After is longer than 30 s, or the context's deadline leaves no time
+// for the wait and another attempt, the Transport gives up at once.
 //
 // # Results
 //

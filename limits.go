@@ -123,8 +123,8 @@ type Gate struct {
 	Enabled Switch `json:"enabled"`
 
 	// Key names the gate at which a request waits, for servers that limit each tenant
-	// or API key: a refusal of one name holds back no other. Without a name, it is the
-	// host's own gate, which names share that are refused while 4096 others have gates.
+	// or API key: a refusal of one name holds back no other. Requests without a name wait
+	// at the host's own gate, and so do those of further names while 4096 have gates.
 	// Metrics, logs and HostState show no names. Key must always name a request alike,
 	// be safe for concurrent use, and not read the request's body.
 	Key func(*http.Request) string `json:"-"`
