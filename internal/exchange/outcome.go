@@ -255,7 +255,7 @@ func (x *exchange) finish(do decide.Deed) (resp *http.Response, err error) {
 		x.report()
 		x.last.held = false
 		resp = x.last.resp
-		if once := x.payload.once; once != nil && once.Seal(how(resp)) {
+		if once := x.payload.once; once != nil && once.Seal(how(x.env.Base, resp)) {
 			// The end of resp is also that of a request body that the base may still read.
 			body.EndWith(resp, once, true, new(body.Releasing))
 		}
@@ -273,10 +273,11 @@ func (x *exchange) finish(do decide.Deed) (resp *http.Response, err error) {
 	return resp, err
 }
 
-// how returns how an attempt has ended for its body. net/http passes a body that it has
-// closed on to another connection only over HTTP/2, and reads it no more after a refusal.
-func how(resp *http.Response) replay.End {
-	if resp.ProtoMajor == 1 || resp.StatusCode >= 300 {
+// how returns how an attempt with base has ended for its body. net/http passes a body that
+// it has closed on to another connection only over HTTP/2, and reads it no more after a
+// refusal. Another base may.
+func how(base http.RoundTripper, resp *http.Response) replay.End {
+	if isNetHTTP(base) && (resp.ProtoMajor == 1 || resp.StatusCode >= 300) {
 		return replay.Refused
 	}
 	return replay.Answered
