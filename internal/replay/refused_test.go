@@ -344,3 +344,40 @@ func answersAsNetHTTP(t *testing.T, proto memhttp.Proto, bare, blocks bool, expe
 	body.isClosed(t)
 	require.NoError(t, resp.Body.Close())
 }
+
+// slow is a body whose Reads take a second.
+type slow struct{ upload }
+
+func (s slow) Read(p []byte) (int, error) {
+	time.Sleep(time.Second)
+	return s.upload.Read(p)
+}
+
+// A base other than net/http may pass a body on that it has closed. It is then read to its
+// end, also after the answer has begun.
+//
+//retrip:promise P1 P2
+func TestReplay_ClosedAndPassedOn(t *testing.T) {
+	play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
+		s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			c := http.NewResponseController(w)
+			_ = c.EnableFullDuplex()
+			require.NoError(t, c.Flush())
+			n, err := io.Copy(io.Discard, r.Body)
+			fmt.Fprint(w, n, " ", err)
+		}))
+		base := s.Transport()
+		rt := &retrip.Transport{Policy: play.AtOnce, Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+			require.NoError(t, req.Body.Close())
+			return base.RoundTrip(req)
+		})}
+		_, body := newUpload(t, "PUT", false)
+		req := play.MustRequest(t, "PUT", s.URL, slow{body})
+		req.ContentLength = -1
+		resp, err := rt.RoundTrip(req)
+		require.NoError(t, err)
+		assert.Equal(t, "6000 <nil>", play.ReadAll(t, resp.Body))
+		require.NoError(t, resp.Body.Close())
+		body.isClosed(t)
+	})
+}
