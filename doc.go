@@ -32,7 +32,7 @@
 // # Fleets
 //
 // The budget of a host stops retries that keep failing, so that a fleet
-// doesn't prolong an overload. [Breaker], [Gate] and [Fleet] do more. The command
+// hardly prolongs an overload. [Breaker], [Gate] and [Fleet] do more. The command
 // retripsim tells what a fleet with a given policy does to a server. In a
 // testing/synctest bubble, waits are exact and take no time.
 //

@@ -50,9 +50,9 @@ func wordOf(r decide.Reason) Reason { return Reason(r.String()) }
 
 // Error is the error that RoundTrip returns after several attempts, during a wait,
 // when a breaker or gate refused the first attempt, or if Base's error hides why the
-// caller canceled. If the only attempt fails, RoundTrip returns Base's error, with the
-// limit of the policy that ended it, if one did, and if the context has ended before
-// the first attempt, its cause.
+// caller canceled. After a single attempt, RoundTrip returns Base's error, with the
+// limit of the policy that ended it, if any; if the context has ended before that, its
+// cause.
 type Error struct {
 	Attempts int    // number of attempts made; 0 if a breaker or gate refused the first
 	Reason   Reason // why no further attempt followed; empty if a retry can't fix the last error

@@ -91,8 +91,8 @@ import (
 // Budget, 1 to 1 000 000 tokens, keeps retries from prolonging an outage. It starts
 // full. A success without a retry adds a fifth of a token. Of a request's failed
 // retries, the first costs half a token, or each 0.7 tokens while attempts time out.
-// If too few tokens are left, or 0.6 times Budget retries have failed in a row (0.4
-// times, if the attempt timed out), the caller gets the response or error in hand at
+// If too few tokens are left, or retries of 0.6 times Budget requests have failed in a
+// row (0.4 times Budget retries, if the attempt timed out), the caller gets the response or error in hand at
 // once. First attempts are never refused, so successes refill the budget; time alone
 // does so only after an hour without a failure. A larger Budget outlasts longer
 // outages, and prolongs an overload of a fleet (P14 in docs/promises.md).
@@ -112,7 +112,7 @@ type Policy struct {
 	// Backoff is the schedule of waits before retries.
 	Backoff Backoff `json:"backoff"`
 	// MaxWait is the longest wait that a server may ask for. The default is 30 s. A random
-	// time of up to half of what it asks for is added.
+	// time is added: up to half of what it asks for, or to the ceiling of the backoff.
 	MaxWait time.Duration `json:"max_wait"`
 	// AttemptTimeout bounds one attempt, up to the response headers.
 	AttemptTimeout time.Duration `json:"attempt_timeout"`

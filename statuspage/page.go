@@ -97,10 +97,8 @@ func clock(t time.Time) string { return t.Format(time.TimeOnly) }
 func runbook(of retrip.Reason) string {
 	section := "retripgivingup"
 	switch of {
-	case "fails", "":
+	case "fails", "", retrip.ReasonServerError, retrip.ReasonThrottled, retrip.ReasonStatus, retrip.ReasonPending, retrip.ReasonTimeout, retrip.ReasonError:
 		section = "retriprequestsfailing"
-	case retrip.ReasonServerError, retrip.ReasonThrottled, retrip.ReasonStatus, retrip.ReasonPending, retrip.ReasonTimeout, retrip.ReasonError:
-		section = "retripretryratiohigh"
 	case retrip.ReasonBudgetExhausted, retrip.ReasonRetriesFailing:
 		section = "retripbudgetexhausted"
 	case retrip.ReasonBreakerOpen:

@@ -88,7 +88,7 @@ type Outcome struct {
 	Replay     bool          // the body can be replayed, or there is none
 	Forbidden  bool          // the server said not to retry, for example with X-Should-Retry: false
 	RetryAfter time.Duration // the wait that the server asked for, from now; 0 means none
-	Took       time.Duration // duration of the attempt; needed only with a deadline or an AttemptTimeout
+	Took       time.Duration // duration of the attempt; needed with a deadline or an AttemptTimeout, and at a host in trouble, for which a good answer then speaks
 
 	Obeyed bool        // the host has obeyed o before, see Obey
 	Change host.Change // of the host by that, which nothing has reported

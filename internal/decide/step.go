@@ -70,7 +70,7 @@ const (
 // The event and the action are in the caller's memory: a request that waits needs little
 // stack.
 func (c *Call) Step(r *Rules, h *host.Record, e *Event, a *Action, now time.Duration, draw uint64) {
-	*a = Action{}
+	*a = Action{} // Send, unless something below says otherwise
 	if h != nil {
 		c.lock(r, h, now)
 		defer h.Unlock()

@@ -34,7 +34,8 @@ type exchange struct {
 	done   bool          // run returns; false if a base, a body or a hook has panicked
 }
 
-// journey is what has happened to a request so far. It reports that, and decides nothing.
+// journey is what has happened to a request so far. It reduces that for decisions, and
+// reports it.
 // What belongs to the last attempt is in last, which is reset as a whole.
 type journey struct {
 	place
@@ -68,7 +69,7 @@ type seen struct {
 	header http.Header
 }
 
-// clock is the time of an exchange. It reads the machine's clock only if the time
+// clock is the time of an exchange. It reads the system's clock only if the time
 // matters.
 type clock struct {
 	env      *Env          // for its epoch
@@ -94,7 +95,8 @@ func (c *clock) now() time.Duration {
 	return c.env.now()
 }
 
-// init begins x, for a request that follows r. Only x.rest may be set before.
+// init begins x, for a request that follows r. Only rest, idempotent and reported may be
+// set before.
 func (x *exchange) init(env *Env, r *Rules, req *http.Request, kind replay.Kind, asked Asked) {
 	x.env, x.r, x.rules, x.req, x.asked = env, r, &r.Rules, req, asked
 	x.payload.kind, x.payload.given = kind, req.Body
@@ -225,6 +227,7 @@ func (x *exchange) step(what decide.Kind) decide.Deed {
 	if a.Pays || a.Tokens != 0 {
 		x.payFleet()
 	}
+	// A Send, or a wait that goes on, keeps what was decided about the last attempt.
 	if a.Reason != decide.None || a.Do >= decide.Answer {
 		x.decision = about{a.Reason, a.Wait}
 	}

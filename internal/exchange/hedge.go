@@ -277,10 +277,10 @@ func (x *exchange) endRace(c *race) {
 	}
 	x.call.Attempts, x.call.Hedged = 2, true
 	l := loser{x.last.attempt, meter.Superseded, *o}
-	hedge := meter.HedgeLost
+	result := meter.HedgeLost
 	switch {
 	case c.won:
-		hedge = meter.HedgeWon
+		result = meter.HedgeWon
 		if waited {
 			l.result = resultOf(o, decide.None)
 		} else {
@@ -288,15 +288,15 @@ func (x *exchange) endRace(c *race) {
 		}
 		x.follow(c.hedge)
 	case c.broke != nil:
-		hedge, l.attempt, l.result = meter.HedgeFailed, second, meter.Error
+		result, l.attempt, l.result = meter.HedgeFailed, second, meter.Error
 	case c.hedge != nil:
-		hedge = meter.HedgeFailed
+		result = meter.HedgeFailed
 		l = x.mergeFailure(c)
 	default:
 		l.attempt = second
 		switch {
 		case waited && !o.Canceled:
-			hedge, l.result = meter.HedgeFailed, meter.Timeout
+			result, l.result = meter.HedgeFailed, meter.Timeout
 		case !c.good:
 			l.result = meter.Canceled
 		}
@@ -304,12 +304,12 @@ func (x *exchange) endRace(c *race) {
 			second.Cut()
 		}
 	}
-	c.countHedge(hedge, &l)
+	c.countHedge(result, &l)
 	if c.broke != nil {
 		panic(c.broke)
 	}
 	if x.heard() {
-		x.tellHedge(hedge, c.delay)
+		x.tellHedge(result, c.delay)
 	}
 	x.obey(&l.outcome)
 }

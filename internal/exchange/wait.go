@@ -20,8 +20,8 @@ import (
 	"github.com/retrip/retrip/internal/span"
 )
 
-// place is where a request stands: at its host, in its waits. It knows nothing of
-// attempts.
+// place is where a request stands: at its host, in its waits, with what
+// the machine keeps of it.
 type place struct {
 	clock
 	r     *Rules

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package sim simulates what a retry policy does to a backend. A fleet of
-// clients runs the decision code of [retrip.Transport] ([host.Record]) on
+// clients runs the decision code of [retrip.Transport] ([decide.Call]) on
 // virtual time.
 //
 // There are three models:

@@ -18,8 +18,8 @@ const ready = time.Second
 // Route is what a request knows about bad connections to its host, and so over which its
 // next attempt goes. The zero Route is the connection that the base chooses.
 type Route struct {
-	Other    bool          // the next attempt uses another connection than the base would
-	HTTP2    bool          // the connection of the last attempt spoke HTTP/2, and another one is shared
+	Other    bool          // from the next attempt on, another connection than the base would use
+	HTTP2    bool          // for Suspect: the last connection spoke HTTP/2; else: the other one is the shared spare
 	atSpare  bool          // it was not the base's
 	bad      int32         // attempts whose HTTP/1 connection was lost or timed out
 	since    time.Time     // over HTTP/2, when that attempt should have been answered

@@ -23,7 +23,7 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	for _, draw := range []func() *figure{waits, contentionTime, contentionWhen, storm, overload, stadium, fleet, hedging, performance} {
+	for _, draw := range []func() *figure{waits, storm, overload, stadium, fleet, hedging, performance} {
 		if err := draw().save("../../docs/img"); err != nil {
 			log.Fatal(err)
 		}
@@ -98,45 +98,6 @@ func waits() *figure {
 		log.Fatal("equal jitter has short waits, too")
 	}
 	f.panels = []panel{p}
-	return f
-}
-
-func contentionTime() *figure {
-	f := &figure{name: "contention-time", unit: "Seconds until all have written one row, by the number of clients", height: 190}
-	p := panel{minX: 10, maxX: 200, minY: 0.3, maxY: 200}
-	last := map[string]float64{}
-	for _, policy := range sim.Contenders() {
-		var l line
-		for _, n := range []int{10, 25, 50, 75, 100, 150, 200} {
-			m := sim.ArticleContention()
-			m.Policy, m.Clients = policy, n
-			r := must(m.Run(context.Background(), nil))
-			l.add(float64(n), r.Time.Seconds())
-			last[policy.Name] = r.Time.Seconds()
-		}
-		p.lines, f.keys = append(p.lines, l), append(f.keys, inWords(policy.Name))
-	}
-	f.title = fmt.Sprintf("Without jitter, 200 clients take %.0f s; with full jitter, %.0f s", last["no-jitter"], last["full"])
-	f.panels = []panel{p}
-	return f
-}
-
-func contentionWhen() *figure {
-	times := map[string]float64{}
-	f := &figure{name: "contention-when", unit: "Calls of 100 clients who write one row, per second, by seconds", height: 80}
-	for _, policy := range sim.Contenders() {
-		m := sim.ArticleContention()
-		m.Policy, m.Trials, m.Bin = policy, 1, 100*time.Millisecond
-		r := must(m.Run(context.Background(), nil))
-		var l line
-		for i, n := range r.Series {
-			l.add((time.Duration(i) * r.Bin).Seconds(), float64(n)/r.Bin.Seconds())
-		}
-		l.add((time.Duration(len(r.Series)) * r.Bin).Seconds(), 0)
-		times[policy.Name] = r.Time.Seconds()
-		f.panels = append(f.panels, panel{name: inWords(policy.Name), note: fmt.Sprintf("%.0f calls in %.0f s", r.Calls, r.Time.Seconds()), lines: []line{l}, maxX: 10})
-	}
-	f.title = fmt.Sprintf("Without jitter, clients collide again and again, for %.0f s; with full jitter, all is over in %.0f s", times["no-jitter"], times["full"])
 	return f
 }
 
