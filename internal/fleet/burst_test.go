@@ -55,6 +55,9 @@ func TestAccounts_ManyHostsAtOnce(t *testing.T) {
 		}},
 	} {
 		for _, hosts := range test.hosts {
+			if hosts > 50 && testenv.Race && testing.Short() {
+				continue // a race shows with few, too
+			}
 			for _, every := range []time.Duration{300 * time.Millisecond, 3 * time.Second} {
 				testenv.Bubble(t, fmt.Sprint(hosts, test.name, every), func(t *testing.T) {
 					accounts := opened(t, fullStore(test.took))

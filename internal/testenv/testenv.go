@@ -32,10 +32,14 @@ func OneGoroutine(t testing.TB) {
 // of the long tests; `go test` alone runs the most important.
 func Tables() bool { return os.Getenv("RETRIP_TABLES") != "" }
 
-// Size returns all if `make tables` runs, and usual otherwise.
+// Size returns all if `make tables` runs, a quarter of usual with -race -short, and usual
+// otherwise. A race that many seeds show, a few show too.
 func Size(usual, all int) int {
-	if Tables() {
+	switch {
+	case Tables():
 		return all
+	case Race && testing.Short():
+		return (usual + 3) / 4
 	}
 	return usual
 }
