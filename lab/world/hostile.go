@@ -79,7 +79,15 @@ func (b *wrapper) hostile(req *http.Request) (*http.Response, error, bool) {
 	r.uses++
 	x := w.chance(hashOf("hostile", id, r.uses))
 	spared := x.next()%100 < 60 || id >= 800_000
-	r.hostile = r.hostile || !spared
+	if !spared {
+		attempts := 0
+		for _, e := range r.events {
+			if e.hook == "Attempt" {
+				attempts++
+			}
+		}
+		r.hostile, r.spoiled = true, append(r.spoiled, attempts)
+	}
 	r.mu.Unlock()
 	if spared {
 		return nil, nil, false

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/retrip/retrip"
@@ -77,7 +78,7 @@ func (c *checker) retry(e event) {
 	if c.r.call.Hints == RefusesHints && errors.Is(e.Err, errCause) {
 		c.breaks("P8", "a retry after the caller's own code has refused an interim response")
 	}
-	if e.Err != nil && e.StatusCode == 0 && !c.r.repeatable(c.p) && !mayProve(e.Err) && (e.Sends > 0 || c.r.hostile) {
+	if e.Err != nil && e.StatusCode == 0 && !c.r.repeatable(c.p) && !mayProve(e.Err) && (e.Sends > 0 || slices.Contains(c.r.spoiled, e.Attempt)) {
 		c.breaks("P6", "a retry of what mustn't be repeated, and its error proves nothing: %v", e.Err)
 	}
 	if errors.Is(e.Err, fault.ErrNothing) {

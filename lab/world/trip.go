@@ -35,6 +35,7 @@ type roundTrip struct {
 	panicked bool
 	hostile  bool          // the base was hostile
 	uses     int           // of a hostile base
+	spoiled  []int         // attempts at which it was hostile
 	dead     error         // why its context had ended before
 	cause    error         // why it has ended, if it has by the end of RoundTrip
 	over     time.Duration // end of its context; 0: it didn't end before RoundTrip
