@@ -116,7 +116,7 @@ func (c *client) overtaken(q queuing, all []queuing, refused []time.Duration, ho
 
 // refused reports whether e is a refusal that names a wait.
 func (e event) refused() bool {
-	return e.hook == "Retry" && e.Err == nil && (e.StatusCode == http.StatusTooManyRequests || e.StatusCode == http.StatusServiceUnavailable) && cmp.Or(e.Header.Get("Retry-After"), "0") != "0"
+	return e.hook == "Retry" && e.FromServer && e.Err == nil && (e.StatusCode == http.StatusTooManyRequests || e.StatusCode == http.StatusServiceUnavailable) && cmp.Or(e.Header.Get("Retry-After"), "0") != "0"
 }
 
 // queuing returns r as its gate sees it.
