@@ -5,7 +5,6 @@ package doccheck
 
 import (
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -29,26 +28,6 @@ func TestREADME_Commands(t *testing.T) {
 	assert.Regexp(t, `(?s)\nmake test\n.*\nmake examples\n|\nmake examples\n.*\nmake test\n`, string(ci))
 	assert.Regexp(t, `\ntest: [^\n]*\n\t\$\(GO\) test \./\.\.\.\n`, files["Makefile"])
 	assert.Regexp(t, `\nexamples: [^\n]*\n(\t.*\n)*\tfor main in examples/\*/main\.go; do \\\n`, files["Makefile"])
-}
-
-// TestREADME_Output compares the output of the quick start, without its times,
-// with the block that quotes the beginning of it.
-func TestREADME_Output(t *testing.T) {
-	if testing.Short() {
-		t.Skip("waits as the quick start does")
-	}
-	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
-	require.NoError(t, err)
-	command := exec.Command("go", "run", "./examples/quickstart")
-	command.Dir = root
-	out, err := command.Output()
-	require.NoError(t, err)
-	_, quoted, _ := strings.Cut(sectionOf(string(readme), "Quick start"), "```text\n")
-	quoted, _, _ = strings.Cut(quoted, "```")
-	assert.Greater(t, strings.Count(quoted, "\n"), 5)
-	times := regexp.MustCompile(` *[0-9.]+m?s\b`)
-	timeless := func(text string) string { return times.ReplaceAllString(text, "…") }
-	assert.Contains(t, timeless(string(out)), timeless(quoted))
 }
 
 // TestPages_Commands checks the commands that back the figures.
