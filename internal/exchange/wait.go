@@ -227,16 +227,20 @@ func (x *exchange) timeQueue(now time.Duration) {
 
 // discard drains the response in hand before a wait.
 func (x *exchange) discard(wait time.Duration) {
-	resp := x.forget(x.last.resp)
-	if body.CloseLocal(resp) {
+	d := body.Discarding{Req: x.req, Attempt: x.last.cutter(), Clock: x.started}
+	if d.Attempt == nil {
+		d.Base, _ = x.env.Base.(*http.Transport)
+	}
+	x.last.attempt = nil
+	if d.Resp = x.forget(x.last.resp); body.CloseLocal(d.Resp) {
 		return
 	}
-	most := min(max(wait, body.DrainLeast), body.DrainTime)
-	if x.call.Deadline != 0 && most > wait {
+	d.Most = min(max(wait, body.DrainLeast), body.DrainTime)
+	if x.call.Deadline != 0 && d.Most > wait {
 		// The attempt gets half of what is left.
-		most = min(most, max(wait, (x.call.Deadline-x.now())/2))
+		d.Most = min(d.Most, max(wait, (x.call.Deadline-x.now())/2))
 	}
-	body.Discard(x.req.Context(), legacyCancel(x.req), resp, x.started, most)
+	body.Discard(d)
 }
 
 // forget drops resp, but for what seen keeps of it, and returns it: the caller must
