@@ -29,10 +29,9 @@ const (
 // Discarding is what Discard has to know of a response that nobody wants.
 type Discarding struct {
 	Resp    *http.Response
-	Req     *http.Request   // the caller's
-	Attempt Cutter          // the context of the attempt that got Resp; nil if Req itself was sent
-	Base    *http.Transport // where Req itself was sent; nil if that was a RoundTripper of another type
-	Clock   time.Time       // as in [alarm.Set]
+	Req     *http.Request // the caller's
+	Attempt Cutter        // the context of the attempt that got Resp; nil if Req itself was sent
+	Clock   time.Time     // as in [alarm.Set]
 	Most    time.Duration
 }
 
@@ -46,29 +45,24 @@ func Discard(of Discarding) {
 	switch closes(of.Resp.Body) {
 	case unknown:
 		d.aside()
+		return
 	case inTime:
-		if d.wanted && of.Attempt == nil && of.Base == nil {
-			d.aside() // nothing would end a Read in time
-			return
+		if closeDrains && of.Attempt == nil {
+			// Nothing would end a Read at once, and net/http drains what is closed.
+			d.wanted = false
 		}
-		fallthrough
-	default:
-		d.here()
 	}
+	d.here()
 }
 
-// cut ends the attempt, and with it a Read of the body. Since Go 1.27, a Close
-// doesn't end that: net/http reads on for up to 50 ms, and in a testing/synctest
-// bubble for ever (https://go.dev/issue/81404). cut reports whether it has tried.
+// cut ends the attempt, and with it a Read of the body. Since Go 1.27, a Close of an
+// HTTP/1 body doesn't end that at once, and in a testing/synctest bubble never (see
+// closeDrains). cut reports whether there is a context to end.
 func (d *Discarding) cut() bool {
-	switch {
-	case d.Attempt != nil:
-		d.Attempt.Cut()
-	case d.Base != nil && closes(d.Resp.Body) == inTime:
-		d.Base.CancelRequest(d.Req) //lint:ignore SA1019 Req needs no context of its own with it
-	default:
+	if d.Attempt == nil {
 		return false
 	}
+	d.Attempt.Cut()
 	return true
 }
 
@@ -301,7 +295,7 @@ type closeKind uint8
 
 const (
 	unknown closeKind = iota // it may wait for a Read, or never return
-	inTime                   // it returns at once, and ends a Read, since Go 1.27 after up to 50 ms
+	inTime                   // it returns at once, and ends a Read, if closeDrains after up to 50 ms
 	atOnce                   // it returns at once, and ends a Read
 )
 

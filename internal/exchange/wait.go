@@ -228,9 +228,6 @@ func (x *exchange) timeQueue(now time.Duration) {
 // discard drains the response in hand before a wait.
 func (x *exchange) discard(wait time.Duration) {
 	d := body.Discarding{Req: x.req, Attempt: x.last.cutter(), Clock: x.started}
-	if d.Attempt == nil {
-		d.Base, _ = x.env.Base.(*http.Transport)
-	}
 	x.last.attempt = nil
 	if d.Resp = x.forget(x.last.resp); body.CloseLocal(d.Resp) {
 		return
