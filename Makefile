@@ -115,10 +115,13 @@ demo: ## show two outages in a real Prometheus; takes two minutes, and then wait
 	$(GO) build -C lab/ops -o "$$dir/demo" ./demo; \
 	PATH="$$PATH:/usr/sbin" "$$dir/demo" -alerts lab/ops/alerts.yml -stay
 
-cross: ## vet the modules that programs import for Windows and macOS, and the root module for 32 bits
+cross: ## vet the modules that programs import for Windows and macOS, and the root module for 32 bits; build it for other systems
 	GOOS=windows $(GO) vet -trimpath ./... ./contrib/fleetredis/... ./contrib/retripotel/...
 	GOOS=darwin $(GO) vet -trimpath ./... ./contrib/fleetredis/... ./contrib/retripotel/...
 	GOOS=linux GOARCH=386 $(GO) vet -trimpath ./...
+	for system in linux/arm64 freebsd/amd64 plan9/amd64 js/wasm wasip1/wasm; do \
+		echo "$$system"; GOOS=$${system%/*} GOARCH=$${system#*/} $(GO) build -trimpath ./... || exit 1; \
+	done
 
 api: ## compare the exported API with that of the last version tag
 	.ci/api

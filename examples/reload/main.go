@@ -1,6 +1,8 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build !js
+
 // Reload replaces policies at run time when their file changes: on SIGHUP, and
 // within seconds without a signal. It also works with a Kubernetes ConfigMap,
 // which changes by swapping a symbolic link. It rejects an invalid file as a

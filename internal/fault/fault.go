@@ -14,7 +14,8 @@ import (
 	"net"
 	"reflect"
 	"slices"
-	"syscall"
+
+	"github.com/retrip/retrip/internal/errno"
 )
 
 // ErrNothing is the error of a base that returned nothing.
@@ -66,7 +67,7 @@ func Lost(err error) bool {
 
 // ended is Lost, as far as the type of err tells.
 func ended(err error) bool {
-	return is(err, io.EOF, syscall.ECONNRESET, syscall.EPIPE, net.ErrClosed)
+	return is(err, io.EOF, net.ErrClosed) || is(err, errno.Lost...)
 }
 
 // NilPointer replaces an error that is, or wraps, a nil pointer, because most

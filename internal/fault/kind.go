@@ -9,7 +9,8 @@ import (
 	"net"
 	"net/http"
 	"slices"
-	"syscall"
+
+	"github.com/retrip/retrip/internal/errno"
 )
 
 // Kind says in a word what kind of error an attempt ended with. It is for people who
@@ -52,7 +53,7 @@ var ofKind = []struct {
 	}},
 	{KindDNS, isA[*net.DNSError]},
 	{KindTimeout, Timeout},
-	{KindRefused, func(err error) bool { return errors.Is(err, syscall.ECONNREFUSED) }},
+	{KindRefused, func(err error) bool { return is(err, errno.Refusals...) }},
 	{KindTLS, func(err error) bool { return errors.Is(err, http.ErrSchemeMismatch) }},
 	{KindTLS, isA[*tls.CertificateVerificationError]},
 	{KindTLS, isA[tls.RecordHeaderError]},

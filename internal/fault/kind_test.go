@@ -37,6 +37,7 @@ func TestKindOf(t *testing.T) {
 		{context.DeadlineExceeded, "timeout"},
 		{dial(syscall.ETIMEDOUT), "timeout"},
 		{dial(syscall.ECONNREFUSED), "connection_refused"},
+		{dial(syscall.Errno(10061)), "connection_refused"}, // on Windows
 		{dial(syscall.ENETUNREACH), "unreachable"},
 		{&net.OpError{Op: "proxyconnect", Err: errors.New("x")}, "unreachable"},
 		{&tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}, "tls"},
@@ -44,6 +45,8 @@ func TestKindOf(t *testing.T) {
 		{&net.OpError{Op: "remote error", Err: errors.New("handshake failure")}, "tls"},
 		{http.ErrSchemeMismatch, "tls"},
 		{&net.OpError{Op: "read", Err: syscall.ECONNRESET}, "connection_lost"},
+		{&net.OpError{Op: "read", Err: syscall.Errno(10053)}, "connection_lost"},
+		{&net.OpError{Op: "write", Err: syscall.Errno(10054)}, "connection_lost"},
 		{io.EOF, "connection_lost"},
 	} {
 		assert.Equal(t, tt.want, KindOf(tt.err).String(), tt.want)

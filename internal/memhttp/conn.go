@@ -5,13 +5,13 @@ package memhttp
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"net"
 	"os"
 	"sync"
-	"syscall"
 	"time"
+
+	"github.com/retrip/retrip/internal/errno"
 )
 
 // bufferSize is how many bytes one direction of a connection buffers before
@@ -82,7 +82,7 @@ func (c *Conn) CloseWrite() error {
 	case h.writeClosed:
 		return c.wrap("close", net.ErrClosed)
 	case h.broken && !h.frozen:
-		return &net.OpError{Op: "close", Net: "tcp", Source: c.local, Addr: c.remote, Err: os.NewSyscallError("shutdown", syscall.ENOTCONN)}
+		return &net.OpError{Op: "close", Net: "tcp", Source: c.local, Addr: c.remote, Err: os.NewSyscallError("shutdown", errno.Unconnected)}
 	default:
 		h.ended = true
 		h.cond.Broadcast()
@@ -178,8 +178,8 @@ func (c *Conn) wrap(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err
 	}
-	if errno, ok := errors.AsType[syscall.Errno](err); ok {
-		err = os.NewSyscallError(op, errno)
+	if err == errno.Reset || err == errno.Pipe {
+		err = os.NewSyscallError(op, err)
 	}
 	return &net.OpError{Op: op, Net: "tcp", Source: c.local, Addr: c.remote, Err: err}
 }
@@ -241,7 +241,7 @@ func (h *half) read(p []byte) (int, error) {
 			return n, nil
 		case h.ended:
 			if h.reader.take() {
-				return 0, syscall.ECONNRESET
+				return 0, errno.Reset
 			}
 			return 0, io.EOF
 		}
@@ -269,9 +269,9 @@ func (h *half) write(p []byte) (n int, err error) {
 		case h.frozen && !h.ended:
 		case h.broken || h.ended:
 			if !h.frozen && h.writer.take() {
-				return n, syscall.ECONNRESET
+				return n, errno.Reset
 			}
-			return n, syscall.EPIPE
+			return n, errno.Pipe
 		}
 		m := min(len(p)-n, bufferSize-h.buf.Len())
 		if !h.frozen && h.readClosed {

@@ -23,7 +23,8 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
+
+	"github.com/retrip/retrip/internal/errno"
 )
 
 // ports gives every Listener its own address, so that URLs distinguish servers.
@@ -70,7 +71,7 @@ func (l *Listener) Dial(ctx context.Context, network, addr string) (net.Conn, er
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || l.refuse {
-		return fail(os.NewSyscallError("connect", syscall.ECONNREFUSED))
+		return fail(os.NewSyscallError("connect", errno.Refused))
 	}
 	clientAddr := &net.TCPAddr{IP: l.addr.IP, Port: 10000 + l.dials%50000}
 	var client, server *Conn

@@ -15,7 +15,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
+
+	"github.com/retrip/retrip/internal/errno"
 )
 
 // http2StreamError is like that of net/http.
@@ -35,7 +36,7 @@ func (*nilError) Error() string { return "nil" }
 var odd = []error{
 	errors.New("something else"),
 	io.ErrUnexpectedEOF,
-	fmt.Errorf("wrapped: %w", syscall.ECONNRESET),
+	fmt.Errorf("wrapped: %w", errno.Reset),
 	os.ErrDeadlineExceeded,
 	(*nilError)(nil),
 	errors.Join(errors.New("one"), (*nilError)(nil)),
@@ -43,7 +44,7 @@ var odd = []error{
 	errors.Join(&net.DNSError{Err: "one", Name: "a.test"}, http2StreamError{1, 7}),
 	&net.DNSError{Err: "server misbehaving", Name: "a.test", IsTemporary: true},
 	&net.DNSError{Err: "no such host", Name: "a.test", IsNotFound: true},
-	&net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ENETUNREACH)},
+	&net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", errno.Unreachable)},
 	&net.OpError{Op: "proxyconnect", Net: "tcp", Err: errors.New("no")},
 	&net.OpError{Op: "remote error", Net: "tcp", Err: tls.AlertError(40)},
 	&net.OpError{Op: "read", Net: "tcp", Err: io.EOF},

@@ -14,9 +14,9 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
+	"github.com/retrip/retrip/internal/errno"
 	"github.com/retrip/retrip/internal/memhttp"
 )
 
@@ -28,7 +28,7 @@ import (
 // dial connects a client with a site of the world.
 func (w *world) dial(ctx context.Context, network, addr string) (_ net.Conn, err error) {
 	s := w.siteOf(addr)
-	refused := &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	refused := &net.OpError{Op: "dial", Net: network, Err: os.NewSyscallError("connect", errno.Refused)}
 	if s == nil {
 		if strings.HasPrefix(strings.ToLower(addr), "refuses") {
 			return nil, refused
