@@ -4,10 +4,13 @@
 package body
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"testing/iotest"
@@ -15,6 +18,10 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // drainHere drains b in this goroutine.
@@ -71,4 +78,31 @@ func TestDrainHere_Stress(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// The bodies of http.Transport are known by the names of their types. If this fails with a
+// new release of Go, net/http has moved one: each discarded body takes a goroutine.
+func TestCloses(t *testing.T) {
+	for proto, want := range map[memhttp.Proto]closeKind{memhttp.HTTP1: inTime, memhttp.HTTPS: inTime, memhttp.HTTP2: atOnce, memhttp.H2C: atOnce} {
+		for _, encoding := range []string{"identity", "gzip"} {
+			testenv.Bubble(t, fmt.Sprint(proto, " ", encoding), func(t *testing.T) {
+				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					w.Header().Set("Content-Encoding", encoding)
+					_, _ = io.WriteString(w, "x")
+				}))
+				req, err := http.NewRequest("GET", s.URL, nil)
+				require.NoError(t, err)
+				resp, err := s.Transport().RoundTrip(req)
+				require.NoError(t, err)
+				defer resp.Body.Close()
+				assert.Equal(t, encoding == "gzip", resp.Uncompressed)
+				assert.Equal(t, want, closes(resp.Body), "%T", resp.Body)
+			})
+		}
+	}
+	// Its Close waits for a Read.
+	resp, err := http.ReadResponse(bufio.NewReader(strings.NewReader("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx")), nil)
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	assert.Equal(t, unknown, closes(resp.Body), "%T", resp.Body)
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/retrip/retrip/internal/attempt"
@@ -200,7 +199,7 @@ func (x *exchange) doubts(err error) {
 		limit = x.r.BodyIdleTimeout
 	case errors.Is(err, errAttemptTimeout):
 		limit = x.r.AttemptTimeout
-	case base.ResponseHeaderTimeout > 0 && strings.HasSuffix(err.Error(), awaitingHeaders):
+	case base.ResponseHeaderTimeout > 0 && fault.AwaitedHeaders(err):
 		limit = base.ResponseHeaderTimeout
 	case !fault.Lost(err):
 		// A dial that failed, for instance.
@@ -214,10 +213,7 @@ func (x *exchange) doubts(err error) {
 		// That says nothing about any connection.
 		return
 	case a == nil && x.rest == nil: // else it is what the body that has broken came over
-		x.route.HTTP2 = strings.HasPrefix(err.Error(), "http2: ")
+		x.route.HTTP2 = fault.OverHTTP2(err)
 	}
 	x.route.Suspect(&x.env.Spares, hostkey.Of(x.req.URL), limit)
 }
-
-// awaitingHeaders ends the texts of net/http's errors for ResponseHeaderTimeout.
-const awaitingHeaders = "timeout awaiting response headers"

@@ -14,6 +14,7 @@ import (
 	"net"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/retrip/retrip/internal/errno"
 )
@@ -69,6 +70,14 @@ func Lost(err error) bool {
 func ended(err error) bool {
 	return is(err, io.EOF, net.ErrClosed) || is(err, errno.Lost...)
 }
+
+// AwaitedHeaders reports whether err is that of http.Transport.ResponseHeaderTimeout.
+func AwaitedHeaders(err error) bool {
+	return strings.HasSuffix(err.Error(), "timeout awaiting response headers")
+}
+
+// OverHTTP2 reports whether the text of err says that it comes from net/http's HTTP/2.
+func OverHTTP2(err error) bool { return strings.HasPrefix(err.Error(), "http2: ") }
 
 // NilPointer replaces an error that is, or wraps, a nil pointer, because most
 // methods of such a pointer would panic.

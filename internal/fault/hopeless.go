@@ -95,7 +95,7 @@ func refusedForm(err error) bool {
 
 var formTexts = []string{
 	"invalid request :path ", "invalid Upgrade request header: ", "invalid Transfer-Encoding request header: ",
-	"invalid Connection request header: ", "invalid Host header", "invalid :protocol header",
+	"invalid Connection request header: ", "invalid Host header",
 	"request header list larger than peer's advertised limit",
 	"net/http: server response headers exceeded ", "http2: response header list larger than advertised limit",
 	`malformed HTTP response "\x15\x03`, // an alert of TLS

@@ -55,12 +55,19 @@ func TestHopeless(t *testing.T) {
 		{"unknown length without body", "PUT", http1, func(r *http.Request) { r.Body, r.ContentLength = nil, -1 }},
 		{"trailer that isn't one", "PUT", http1, func(r *http.Request) { r.Trailer = http.Header{"Content-Length": nil} }},
 		{"path over HTTP/2", "GET", http2, func(r *http.Request) { r.URL.Opaque = "no/slash" }},
-		{"header over HTTP/2", "GET", http2, func(r *http.Request) { r.Header.Set("Upgrade", "x") }},
+		{"Upgrade over HTTP/2", "GET", http2, func(r *http.Request) { r.Header.Set("Upgrade", "x") }},
+		{"Connection over HTTP/2", "GET", http2, func(r *http.Request) { r.Header.Set("Connection", "x") }},
+		{"Transfer-Encoding over HTTP/2", "GET", http2, func(r *http.Request) { r.Header.Set("Transfer-Encoding", "x") }},
+		{"Host over HTTP/2", "GET", http2, func(r *http.Request) { r.Host = "a b" }},
+		{"another protocol over HTTP/2", "GET", http2, func(r *http.Request) { r.Header[":protocol"] = []string{"x"} }},
+		{"header above the server's limit", "GET", http2, func(r *http.Request) { r.Header.Set("X", strings.Repeat("x", 2<<20)) }},
 	} {
 		for _, proto := range tt.protos {
 			play.Bubble(t, tt.name+"/"+proto.String(), func(t *testing.T) {
 				s := memhttp.NewServer(t, proto, http.HandlerFunc(nothing))
-				base := play.Keep(s.Transport().RoundTrip)
+				real := s.Transport()
+				testenv.Drop(t, real, play.MustRequest(t, "GET", s.URL, nil)) // HTTP/2 learns the server's limits
+				base := play.Keep(real.RoundTrip)
 				tr := &retrip.Transport{Policy: play.Steady, Base: base}
 				req := play.MustRequest(t, tt.method, s.URL, nil)
 				if tt.method == "PUT" {
