@@ -20,7 +20,10 @@ MODULES = $(shell $(GO) list -m -f '{{.Dir}}/...')
 OWN = $(shell printf '%s\n' $(MODULES) | grep -vE '/(examples/cookbook|lab/bench)/\.\.\.$$')
 
 # With the race detector, these take minutes.
-SLOW = /(test|shed|lab|lab/ops|internal/(body|decide|fleet|host|replay|spare))$$
+SLOW = /(test|shed|internal/(body|decide|fleet|host|replay|spare))$$
+
+# These take other people's servers and plots, and little of ours runs in them.
+FOREIGN = /lab(/ops|/ops/demo|/figures)?$$
 
 # The root package and the packages of this repository that it imports. Helpers
 # of tests aren't among them.
@@ -41,9 +44,9 @@ quick: ## vet and the short tests of the root package, test/ and what has change
 test: ## test the root module
 	$(GO) test ./...
 
-race: ## test our own code of all modules with the race detector, in random order; what takes minutes runs -short, or in full with NIGHTLY=1
+race: ## test what programs import and lab/world with the race detector, in random order, and what takes minutes -short; with NIGHTLY=1, our own code of all modules in full
 	@# doccheck has no goroutines, and all goroutines of retripsim are those of sim.
-	$(GO) test -race -shuffle=on $$($(GO) list $(OWN) | grep -vE '/(internal/doccheck|internal/sim|cmd/retripsim)$$' $(if $(NIGHTLY),,| grep -vE '$(SLOW)'))
+	$(GO) test -race -shuffle=on $$($(GO) list $(OWN) | grep -vE '/(internal/doccheck|internal/sim|cmd/retripsim)$$' $(if $(NIGHTLY),,| grep -vE '$(SLOW)|$(FOREIGN)'))
 	$(if $(NIGHTLY),,$(GO) test -race -short -shuffle=on $$($(GO) list $(OWN) | grep -E '$(SLOW)'))
 	@# A run of the simulator has one goroutine. These tests make several runs at once, or drive the Transport.
 	$(GO) test -race -short -shuffle=on -run 'Transports|Parallel|RunAll' ./internal/sim
@@ -115,13 +118,13 @@ demo: ## show two outages in a real Prometheus; takes two minutes, and then wait
 	$(GO) build -C lab/ops -o "$$dir/demo" ./demo; \
 	PATH="$$PATH:/usr/sbin" "$$dir/demo" -alerts lab/ops/alerts.yml -stay
 
-cross: ## vet the modules that programs import for Windows and macOS, and the root module for 32 bits; build it for other systems
-	GOOS=windows $(GO) vet -trimpath ./... ./contrib/fleetredis/... ./contrib/retripotel/...
-	GOOS=darwin $(GO) vet -trimpath ./... ./contrib/fleetredis/... ./contrib/retripotel/...
-	GOOS=linux GOARCH=386 $(GO) vet -trimpath ./...
-	for system in linux/arm64 freebsd/amd64 plan9/amd64 js/wasm wasip1/wasm; do \
+cross: ## build the root module for other systems; with NIGHTLY=1, also vet what programs import for Windows, macOS and 32 bits
+	for system in linux/386 linux/arm64 windows/amd64 darwin/arm64 freebsd/amd64 plan9/amd64 js/wasm wasip1/wasm; do \
 		echo "$$system"; GOOS=$${system%/*} GOARCH=$${system#*/} $(GO) build -trimpath ./... || exit 1; \
 	done
+	$(if $(NIGHTLY),for system in linux/386 windows/amd64 darwin/arm64; do \
+		echo "vet $$system"; GOOS=$${system%/*} GOARCH=$${system#*/} $(GO) vet -trimpath ./... ./contrib/fleetredis/... ./contrib/retripotel/... || exit 1; \
+	done)
 
 api: ## compare the exported API with that of the last version tag
 	.ci/api
