@@ -263,91 +263,94 @@ func unfinished(live []*readerModel, sealed, failed bool) bool {
 //
 //retrip:promise P2 P7
 func TestReplay_CopiesModel(t *testing.T) {
-	for seed := range uint64(testenv.Size(5_000, 200_000)) {
-		draws := rand.New(rand.NewPCG(seed, 3))
-		content := make([]byte, draws.IntN(40))
-		for i := range content {
-			content[i] = byte(draws.Uint32())
-		}
-		r, body := openCounted(t, content, len(content), draws.IntN(2) == 0)
-		if !r.Always() {
-			continue // there is no GetBody
-		}
-		live, dead := []*readerModel{{ReadCloser: r.Reader()}}, []*readerModel(nil)
-		how := End(draws.IntN(3))
-		sealed, failed := false, how == Failed
-		for range 30 {
-			switch m := live[draws.IntN(len(live))]; draws.IntN(8) {
-			case 0, 1, 2:
-				p := make([]byte, 1+draws.IntN(20))
-				n, err := m.Read(p)
-				m.begun = true
-				if m.closed && !m.again {
+	// On virtual time, because a Close that takes long isn't waited for.
+	synctest.Test(t, func(t *testing.T) {
+		for seed := range uint64(testenv.Size(5_000, 200_000)) {
+			draws := rand.New(rand.NewPCG(seed, 3))
+			content := make([]byte, draws.IntN(40))
+			for i := range content {
+				content[i] = byte(draws.Uint32())
+			}
+			r, body := openCounted(t, content, len(content), draws.IntN(2) == 0)
+			if !r.Always() {
+				continue // there is no GetBody
+			}
+			live, dead := []*readerModel{{ReadCloser: r.Reader()}}, []*readerModel(nil)
+			how := End(draws.IntN(3))
+			sealed, failed := false, how == Failed
+			for range 30 {
+				switch m := live[draws.IntN(len(live))]; draws.IntN(8) {
+				case 0, 1, 2:
+					p := make([]byte, 1+draws.IntN(20))
+					n, err := m.Read(p)
+					m.begun = true
+					if m.closed && !m.again {
+						require.Zero(t, n, "seed %d", seed)
+						require.Equal(t, errSuperseded, err, "seed %d", seed)
+						break
+					}
+					require.Equal(t, content[m.read:m.read+n], p[:n], "seed %d", seed)
+					m.read += n
+					if err != nil {
+						m.ended = true
+						require.Equal(t, io.EOF, err, "seed %d", seed)
+						require.Equal(t, len(content), m.read, "seed %d", seed)
+					}
+				case 3:
+					if sealed {
+						break
+					}
+					open := unfinished(live, false, false)
+					b := copyOf(t, r)
+					if !open {
+						dead, live = append(dead, live...), nil
+					}
+					live = append(live, &readerModel{ReadCloser: b, copied: true})
+				case 4, 5:
+					require.NoError(t, m.Close(), "seed %d", seed)
+					m.again = !m.begun && !sealed
+					m.closed = true
+				case 6:
+					if sealed || draws.IntN(2) == 0 {
+						break
+					}
+					require.True(t, r.Hold(), "seed %d", seed)
+					r.Release(true)
+					dead, live = append(dead, live...), []*readerModel{{ReadCloser: r.Reader()}}
+				case 7:
+					if draws.IntN(4) == 0 && !sealed {
+						sealed = true
+						passed := false
+						for i, m := range live {
+							m.again = m.again && how == Answered && (m.begun || !m.copied && i == len(live)-1)
+							passed = passed || m.again && !m.ended
+						}
+						require.Equal(t, passed, r.Seal(how), "seed %d", seed)
+					}
+				}
+				for _, m := range dead {
+					n, err := m.Read(make([]byte, 5))
 					require.Zero(t, n, "seed %d", seed)
 					require.Equal(t, errSuperseded, err, "seed %d", seed)
-					break
 				}
-				require.Equal(t, content[m.read:m.read+n], p[:n], "seed %d", seed)
-				m.read += n
-				if err != nil {
-					m.ended = true
-					require.Equal(t, io.EOF, err, "seed %d", seed)
-					require.Equal(t, len(content), m.read, "seed %d", seed)
-				}
-			case 3:
-				if sealed {
-					break
-				}
-				open := unfinished(live, false, false)
-				b := copyOf(t, r)
-				if !open {
-					dead, live = append(dead, live...), nil
-				}
-				live = append(live, &readerModel{ReadCloser: b, copied: true})
-			case 4, 5:
-				require.NoError(t, m.Close(), "seed %d", seed)
-				m.again = !m.begun && !sealed
-				m.closed = true
-			case 6:
-				if sealed || draws.IntN(2) == 0 {
-					break
-				}
-				require.True(t, r.Hold(), "seed %d", seed)
-				r.Release(true)
-				dead, live = append(dead, live...), []*readerModel{{ReadCloser: r.Reader()}}
-			case 7:
-				if draws.IntN(4) == 0 && !sealed {
-					sealed = true
-					passed := false
-					for i, m := range live {
-						m.again = m.again && how == Answered && (m.begun || !m.copied && i == len(live)-1)
-						passed = passed || m.again && !m.ended
+				if body.closed.Load() > 0 {
+					require.True(t, r.ended != nil || sealed && !unfinished(live, sealed, failed), "seed %d", seed)
+					if sealed {
+						break
 					}
-					require.Equal(t, passed, r.Seal(how), "seed %d", seed)
 				}
 			}
-			for _, m := range dead {
-				n, err := m.Read(make([]byte, 5))
-				require.Zero(t, n, "seed %d", seed)
-				require.Equal(t, errSuperseded, err, "seed %d", seed)
+			if !sealed {
+				r.Seal(how)
 			}
-			if body.closed.Load() > 0 {
-				require.True(t, r.ended != nil || sealed && !unfinished(live, sealed, failed), "seed %d", seed)
-				if sealed {
-					break
+			for _, m := range live {
+				if m.begun || !m.copied || !failed && m == live[len(live)-1] {
+					require.NoError(t, m.Close(), "seed %d", seed)
 				}
 			}
+			assert.EqualValues(t, 1, body.closed.Load(), "seed %d", seed)
 		}
-		if !sealed {
-			r.Seal(how)
-		}
-		for _, m := range live {
-			if m.begun || !m.copied || !failed && m == live[len(live)-1] {
-				require.NoError(t, m.Close(), "seed %d", seed)
-			}
-		}
-		assert.EqualValues(t, 1, body.closed.Load(), "seed %d", seed)
-	}
+	})
 }
 
 // If a body turns out to be longer than announced, and too long to be kept, a

@@ -110,7 +110,7 @@ func TestFresh_ContextsGoWithTheSpare(t *testing.T) {
 			})
 		}
 		requests.Wait()
-		time.Sleep(30 * time.Second)
+		time.Sleep(30*time.Second + time.Millisecond) // the spare has ended
 	})
 	for range 100 {
 		if runtime.GC(); held.Load() == 0 {
