@@ -37,7 +37,7 @@ func TestStore_Troubles(t *testing.T) {
 		began := time.Now()
 		_, err := s.Add(ctx, host, -1, 500)
 		assert.ErrorContains(t, err, want)
-		assert.Less(t, time.Since(began), limit+2*time.Second)
+		assert.Less(t, time.Since(began), limit+20*time.Second, "on a busy machine")
 	}
 	fails := func(want string) { t.Helper(); failsWithin(10*time.Second, want) }
 	works := func() {
