@@ -78,19 +78,21 @@ func TestReplay_FirstByte(t *testing.T) {
 //
 //retrip:promise P7
 func TestReplay_NeverReadsAhead(t *testing.T) {
-	data := bytes.NewReader(play.Pattern(10_000))
-	body := &play.SendBody{Reader: data}
-	base := play.Keep(func(r *http.Request) (*http.Response, error) {
-		for left := 9900; left >= 9000; left -= 100 {
-			_, err := io.ReadFull(r.Body, make([]byte, 100))
-			assert.NoError(t, err)
-			assert.Equal(t, left, data.Len())
-		}
-		_ = r.Body.Close()
-		return play.Reply(200)(r)
+	play.Bubble(t, "", func(t *testing.T) {
+		data := bytes.NewReader(play.Pattern(10_000))
+		body := &play.SendBody{Reader: data}
+		base := play.Keep(func(r *http.Request) (*http.Response, error) {
+			for left := 9900; left >= 9000; left -= 100 {
+				_, err := io.ReadFull(r.Body, make([]byte, 100))
+				assert.NoError(t, err)
+				assert.Equal(t, left, data.Len())
+			}
+			_ = r.Body.Close()
+			return play.Reply(200)(r)
+		})
+		play.Do(t, &retrip.Transport{Base: base}, play.Request(t, "PUT", body))
+		assert.EqualValues(t, 1, body.Closed.Load())
 	})
-	play.Do(t, &retrip.Transport{Base: base}, play.Request(t, "PUT", body))
-	assert.EqualValues(t, 1, body.Closed.Load())
 }
 
 //retrip:promise P7
@@ -229,14 +231,16 @@ func TestReplay_GetBodyOfDerived(t *testing.T) {
 //
 //retrip:promise P7
 func TestReplay_ClassifyOfABrokenBody(t *testing.T) {
-	broken := errors.New("broken")
-	tr := &retrip.Transport{Base: play.Base(play.Reply(200)), Policy: retrip.Policy{
-		Classify: func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.Retryable },
-	}}
-	body := &play.SendBody{Reader: io.MultiReader(strings.NewReader("x"), iotest.ErrReader(broken))}
-	_, err := tr.RoundTrip(play.Request(t, "PUT", body))
-	assert.Same(t, broken, err)
-	assert.EqualValues(t, 1, body.Closed.Load())
+	play.Bubble(t, "", func(t *testing.T) {
+		broken := errors.New("broken")
+		tr := &retrip.Transport{Base: play.Base(play.Reply(200)), Policy: retrip.Policy{
+			Classify: func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.Retryable },
+		}}
+		body := &play.SendBody{Reader: io.MultiReader(strings.NewReader("x"), iotest.ErrReader(broken))}
+		_, err := tr.RoundTrip(play.Request(t, "PUT", body))
+		assert.Same(t, broken, err)
+		assert.EqualValues(t, 1, body.Closed.Load())
+	})
 }
 
 // A body had from GetBody for an attempt that is never made is closed.
@@ -349,27 +353,31 @@ func signature(content string) string { return fmt.Sprintf("%x", sha256.Sum256([
 //
 //retrip:promise P2
 func TestReplay_ClosedWithTheLastReader(t *testing.T) {
-	base := play.Keep(play.Reply(503), play.Reply(200))
-	body := play.NewSend("text")
-	play.Do(t, &retrip.Transport{Base: base, Policy: play.AtOnce}, play.Request(t, "PUT", body))
-	require.Len(t, base.Reqs, 2)
-	base.Reqs[0].Body.Close()
-	assert.Zero(t, body.Closed.Load())
-	for range 3 {
-		base.Reqs[1].Body.Close()
-		assert.EqualValues(t, 1, body.Closed.Load())
-	}
+	play.Bubble(t, "", func(t *testing.T) {
+		base := play.Keep(play.Reply(503), play.Reply(200))
+		body := play.NewSend("text")
+		play.Do(t, &retrip.Transport{Base: base, Policy: play.AtOnce}, play.Request(t, "PUT", body))
+		require.Len(t, base.Reqs, 2)
+		base.Reqs[0].Body.Close()
+		assert.Zero(t, body.Closed.Load())
+		for range 3 {
+			base.Reqs[1].Body.Close()
+			assert.EqualValues(t, 1, body.Closed.Load())
+		}
+	})
 }
 
 // A base that panics no longer uses its reader, closed or not.
 //
 //retrip:promise P5
 func TestReplay_ClosedAfterAPanicOfTheBase(t *testing.T) {
-	base := play.Keep(func(*http.Request) (*http.Response, error) { panic("base") })
-	body := play.NewSend("text")
-	assert.PanicsWithValue(t, "base", func() { _, _ = (&retrip.Transport{Base: base}).RoundTrip(play.Request(t, "PUT", body)) })
-	assert.EqualValues(t, 1, body.Closed.Load())
-	yieldsNothing(t, base.Reqs[0].Body)
+	play.Bubble(t, "", func(t *testing.T) {
+		base := play.Keep(func(*http.Request) (*http.Response, error) { panic("base") })
+		body := play.NewSend("text")
+		assert.PanicsWithValue(t, "base", func() { _, _ = (&retrip.Transport{Base: base}).RoundTrip(play.Request(t, "PUT", body)) })
+		assert.EqualValues(t, 1, body.Closed.Load())
+		yieldsNothing(t, base.Reqs[0].Body)
+	})
 }
 
 // yieldsNothing fails t unless a Read of r fails without a byte.
