@@ -133,7 +133,7 @@ func TestHandler_FailedInARow(t *testing.T) {
 		call(tr, "a.example")
 	}
 	page := get(t, h, "/").Body.String()
-	for _, want := range []string{"no retries to 1 host<", "no retries</a><br>3 failed in a row</td>", ">3.5 of 5</td>"} {
+	for _, want := range []string{"no retries to 1 host<", "no retries</a><br>3 failed in a row</td>", ">2.5 of 5</td>"} {
 		assert.Contains(t, page, want)
 	}
 }

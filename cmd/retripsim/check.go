@@ -74,6 +74,7 @@ func check(f *flags) work {
 	f.Float64Var(&s.Arrivals.Rate, f.field("rate", "Arrivals.Rate"), s.Arrivals.Rate, "requests per second of all clients to this host, at the first of the loads")
 	f.DurationVar(&s.Backend.Service, f.field("service", "Backend.Service"), s.Backend.Service, "mean time to serve a request")
 	f.queue()
+	f.part(s)
 	f.DurationVar(&s.Fleet.Timeout, f.field("timeout", "Fleet.Timeout"), s.Fleet.Timeout, "timeout of an attempt, if the policy sets none")
 	f.Var(&numbers[float64]{&c.loads, parseFloat, "number"}, f.field("loads", "Loads"), "`shares` of the backend's capacity that arrive")
 	f.Var(&numbers[time.Duration]{&c.lengths, time.ParseDuration, "duration"}, f.field("lengths", "Brownouts"), "lengths of the brownouts: `durations`")

@@ -37,6 +37,7 @@ func overload(f *flags) work {
 	f.IntVar(&s.Backend.Workers, f.field("workers", "Backend.Workers"), s.Backend.Workers, "workers of the backend; 0 means unlimited")
 	f.DurationVar(&s.Backend.Service, f.field("service", "Backend.Service"), s.Backend.Service, "mean time to serve a request")
 	f.queue()
+	f.part(&s)
 	f.IntVar(&s.Backend.Instances, f.field("instances", "Backend.Instances"), s.Backend.Instances, "number of backends behind the name, each with -workers and -queue; 0 means one")
 	f.IntVar(&s.Backend.Dead, f.field("dead", "Backend.Dead"), s.Backend.Dead, "number of backends that fail every attempt at once")
 	f.Float64Var(&s.Backend.FailureRate, f.field("failures", "Backend.FailureRate"), s.Backend.FailureRate, "share of requests that get a 503 whatever the load")
@@ -96,7 +97,7 @@ func (f *flags) size(s *sim.Scenario) error {
 	case f.given("rate") && f.given("workers") && f.loadShare > 0:
 		return errors.New("-load, -rate and -workers conflict: give two of them")
 	case f.given("rate") && !f.given("workers") && s.Arrivals.Rate > 0 && b.Service > 0:
-		want := s.Arrivals.Rate * b.Service.Seconds() / load / float64(max(1, b.Instances))
+		want := s.Arrivals.Rate * (1 - b.Well) * b.Service.Seconds() / load / float64(max(1, b.Instances))
 		if b.Workers = int(math.Round(want)); math.Abs(float64(b.Workers)-want) > 0.1*want {
 			return fmt.Errorf("-rate is %s: at %.0f %% load, a backend has %.2g workers; give -workers, or a longer -service", f.typed("rate", 0), 100*load, want)
 		}

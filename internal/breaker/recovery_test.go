@@ -38,7 +38,7 @@ func TestBreaker_UpAndDown(t *testing.T) {
 		want  [][2]percent // by rate, with 1 and with 4 attempts
 	}{
 		{"5 s up, 5 s down", func(now time.Duration) float64 { return float64(now / (5 * time.Second) % 2) }, [][2]percent{
-			{{50.5, 50.0}, {49.7, 48.3}},
+			{{50.5, 50.0}, {49.7, 49.0}},
 			{{50.0, 48.6}, {50.1, 48.7}},
 			{{49.9, 48.2}, {50.2, 49.3}},
 			{{50.1, 49.3}, {50.2, 49.4}},
@@ -46,10 +46,10 @@ func TestBreaker_UpAndDown(t *testing.T) {
 		{"each minute down for 5 s, and back within 30 s", func(now time.Duration) float64 {
 			return max(0, min(1, 1-((now%time.Minute).Seconds()-5)/30))
 		}, [][2]percent{
-			{{66.2, 63.1}, {77.8, 69.7}},
-			{{66.7, 61.7}, {75.0, 68.6}},
-			{{66.7, 61.1}, {74.9, 66.4}},
-			{{66.5, 63.7}, {75.0, 65.6}},
+			{{66.2, 63.1}, {75.1, 69.0}},
+			{{66.7, 61.7}, {73.2, 67.6}},
+			{{66.7, 61.1}, {73.0, 66.4}},
+			{{66.5, 63.7}, {74.4, 66.5}},
 		}},
 		{"60 % of the attempts fail", func(time.Duration) float64 { return .6 }, [][2]percent{
 			{{40.0, 37.7}, {62.0, 59.0}},

@@ -13,7 +13,8 @@ const Token = 1_000_000
 // The constants of the rule come from experiments: TestFigures in internal/sim holds
 // what they reach.
 const (
-	RetryCost        = Token / 2      // cost of a request's retries after failures that aren't timeouts
+	RetryCost        = Token / 2      // cost of a request's first retries after failures that aren't timeouts
+	priced           = 3              // how many retries of a request that pays for; each further one costs the same
 	timeoutRetryCost = Token * 7 / 10 // cost of each retry while attempts time out
 	recentOutcomes   = 10             // attempts time out while a timeout is among so many last outcomes
 	Credit           = Token / 5      // back per success without a retry
@@ -21,20 +22,27 @@ const (
 	slowCost         = 2 * Token
 
 	// These are shares of a budget's size.
-	rowTenths        = 6 // failed retries in a row that end retries, at least rowLeast
-	timeoutRowTenths = 4 // the same after a timeout
-	timeoutReserve   = 5 // a retry after a timeout leaves one token in so many
+	rowTenths        = 6  // failed retries in a row that end retries, at least rowLeast
+	timeoutRowTenths = 4  // the same after a timeout
+	routeRowTenths   = 10 // failures of a route in a row after which its retries wait for successes; after 6, chance begins such rows
+	timeoutReserve   = 5  // a retry after a timeout leaves one token in so many
 
 	rowLeast = 2
+	rowMost  = 200 // of a route, whose row is a byte
+
+	fewest = 2   // successes that the first of these retries waits for; each further one waits for four times as many
+	steps  = 3   // so often: up to 128 successes. A dead fifth of a host then gets less than 1.2 sends per request, whatever else fails
+	enough = 255 // successes without a retry after which nothing fails in a route
 )
 
 // Refusal says why a budget allows no retry.
 type Refusal uint8
 
 const (
-	_         Refusal = iota
-	Exhausted         // too few tokens are left
-	Failing           // too many retries in a row have failed
+	_            Refusal = iota
+	Exhausted            // too few tokens are left
+	Failing              // too many retries in a row have failed
+	RouteFailing         // retries of the route wait for successes there
 )
 
 // Micro returns a number of tokens in micro-tokens.
@@ -57,44 +65,61 @@ func (r Rule) Stopped(row uint32) bool { return r.Size > 0 && row >= max(rowLeas
 // Debt is the state of a host's budget. The zero Debt is a full budget. Its owner must
 // lock it.
 //
-// Once no token is missing, nothing else is known either, so that a host without debt
-// needs no state. If successes have paid back what a retry took before the retry fails,
-// the failure therefore leaves no trace: it costs nothing and begins no row.
+// Once no token is missing, nothing else is known either but the rows of the routes. If
+// successes have paid back what a retry took before the retry fails, the failure therefore
+// costs nothing and begins no row of the host.
 type Debt struct {
 	Missing int64  // micro-tokens
 	Row     uint32 // retries that failed in a row
 	Recent  uint8  // outcomes until the last timeout is forgotten
+	Routes  [Routes]Route
 }
 
 // owe changes the number of missing tokens.
 func (d *Debt) owe(missing int64) {
 	if d.Missing = missing; missing <= 0 {
-		*d = Debt{}
+		*d = Debt{Routes: d.Routes}
 	}
 }
 
-// Spend takes the tokens for a retry after a failure and returns their number,
-// or says why there must be no retry. again says that a retry of the same request
-// has already failed.
-func (d *Debt) Spend(r Rule, again, timeout bool) (paid int32, refusal Refusal) {
+// Clear reports whether there is nothing to know.
+func (d *Debt) Clear() bool { return *d == Debt{} }
+
+// Failure is that of an attempt.
+type Failure struct {
+	Route   uint8 // of its request, see [RouteOf]
+	Retries uint8 // of the same request that have failed before
+	Timeout bool
+	Asks    bool // a host that is well has answered: a retry only asks again
+}
+
+// Spend takes the tokens for a retry after f and returns their number, or says why there
+// must be no retry.
+func (d *Debt) Spend(r Rule, f Failure) (paid int32, refusal Refusal) {
 	if r.Size == 0 {
 		return 0, 0
 	}
 	stopped, left, recent := r.Stopped(d.Row), int64(0), d.Recent
-	if timeout {
+	if f.Timeout {
 		stopped, left, recent = d.Row >= r.row(timeoutRowTenths), r.Size/timeoutReserve, recentOutcomes
 	}
 	switch {
 	case recent > 0:
 		paid = timeoutRetryCost
-	case !again: // a request pays once for all retries that fail, unless attempts time out
+	case f.Retries == 0 || f.Retries >= priced && !f.Asks:
 		paid = RetryCost
 	}
+	route := &d.Routes[f.Route]
+	waits := r.waits(route.Row)
 	switch {
 	case stopped:
 		return 0, Failing
 	case d.Missing+int64(paid)+left > r.Size:
 		return 0, Exhausted
+	case route.Good < waits:
+		return 0, RouteFailing
+	case waits > 0:
+		route.Good = 0
 	}
 	d.Recent = recent
 	d.owe(d.Missing + int64(paid))
@@ -105,34 +130,62 @@ func (d *Debt) Spend(r Rule, again, timeout bool) (paid int32, refusal Refusal) 
 func (d *Debt) GiveBack(paid int32) { d.owe(d.Missing - int64(paid)) }
 
 // Fit reduces the debt to a budget of the given size: a smaller budget can't
-// miss more than all its tokens, and an unlimited one misses none.
-func (d *Debt) Fit(size int64) { d.owe(min(d.Missing, size)) }
+// miss more than all its tokens, and an unlimited one knows nothing.
+func (d *Debt) Fit(size int64) {
+	if d.owe(min(d.Missing, size)); size == 0 {
+		*d = Debt{}
+	}
+}
 
-// Fail records a failure: that of a retry that the budget allowed, if retry is
-// true. Unless attempts time out, the failed retries of a request count once: again
-// says that one has failed before. While no token is missing, there is nothing to
-// record.
-func (d *Debt) Fail(r Rule, retry, again, timeout bool) {
-	if r.Size == 0 || d.Missing == 0 {
+// Fail records f: that of a retry which the budget allowed and which took paid, if retry is true.
+// Unless attempts time out, the failed retries of a request count once: for the host when
+// the first one fails, and for the route at the third, or by GiveUp. While no token is
+// missing, there is nothing to record of the host.
+func (d *Debt) Fail(r Rule, f Failure, retry bool, paid int32) {
+	if r.Size == 0 {
 		return
 	}
-	d.Recent = max(d.Recent, 1) - 1
-	if timeout {
-		d.Recent = recentOutcomes
+	if retry && f.Retries == 0 && paid == 0 {
+		// It was sent without tokens, and pays now.
+		d.Missing = max(d.Missing, min(r.Size, d.Missing+RetryCost))
 	}
-	if retry && (!again || d.Recent > 0) {
-		d.Row++
+	if d.Missing > 0 {
+		d.Recent = max(d.Recent, 1) - 1
+		if f.Timeout {
+			d.Recent = recentOutcomes
+		}
+		if retry && (f.Retries == 0 || d.Recent > 0) {
+			d.Row++
+		}
+	}
+	if route := &d.Routes[f.Route]; retry && !f.Asks {
+		route.Good = 0
+		if f.Timeout || d.Recent > 0 || f.Retries+1 == priced || r.waits(route.Row) > 0 {
+			route.fail()
+		}
+	}
+}
+
+// GiveUp records that no retry follows f, which is recorded already. If the request made too
+// few retries to count for the route, it counts now.
+func (d *Debt) GiveUp(r Rule, f Failure) {
+	route := &d.Routes[f.Route]
+	if r.Size > 0 && !f.Asks && f.Retries > 0 && f.Retries < priced && d.Recent == 0 && r.waits(route.Row) == 0 {
+		route.fail()
 	}
 }
 
 // Succeed records a success: that of a first attempt if first is true, or else of a
-// retry, which took paid.
-func (d *Debt) Succeed(r Rule, paid int32, first, slow bool) {
-	if r.Size == 0 || d.Missing == 0 {
+// retry, if the budget allowed it. paid is what the retries of the request took.
+func (d *Debt) Succeed(r Rule, paid int32, first, retry, slow bool, route uint8) {
+	if r.Size == 0 || d.Clear() {
 		return
 	}
 	slow = slow && d.Recent > 0
 	d.Row, d.Recent = 0, max(d.Recent, 1)-1
+	if !slow {
+		d.Routes[route].succeed(first, retry)
+	}
 	switch {
 	case slow && first:
 		d.Missing = max(d.Missing, min(r.Size, d.Missing+slowCost))

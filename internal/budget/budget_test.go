@@ -28,6 +28,7 @@ var outcomes = map[string]decide.Outcome{
 	"404":     play.Took(http.StatusNotFound, 0),
 	"slow404": play.Took(http.StatusNotFound, 999*time.Millisecond),
 	"503":     play.Took(http.StatusServiceUnavailable, 0),
+	"504":     play.Took(http.StatusGatewayTimeout, 0),
 	"429":     play.Took(http.StatusTooManyRequests, 0),
 	"error":   play.Took(0, 0),
 	"timeout": {Timeout: true, Idempotent: true, Replay: true, Took: time.Second},
@@ -51,6 +52,7 @@ func perform(t testing.TB, h *host.Record, r play.Judge, script string) play.Dec
 		require.True(t, ok, word)
 		require.True(t, i == 0 || d.Retry, "%q ends before %q: %v", script, word, d.Reason)
 		call.Attempts++
+		h.Full = -time.Minute // the trouble isn't young, so that no retry bides
 		d = r.Next(h, &call, o, 0, play.Lowest)
 		if d.Retry {
 			if d = r.Wake(h, &call, 0, play.Lowest); !d.Retry {
@@ -130,15 +132,31 @@ func TestBudget(t *testing.T) {
 		}},
 		{"a success of anything ends the row", 0, []step{
 			{"503 503 503 503", 4.5, 1, most}, {"503 ok", 4.5, 0, none},
-			{"503 503 503 503", 4, 1, most}, {"final", 4.2, 0, none},
-			{"503 503 503 503", 3.7, 1, most}, {"slow404", 3.9, 0, none},
+			{"503 503 503 503", 4, 1, most}, {"slow404", 4.2, 0, none},
+		}},
+		{"an answer that isn't well is no success, even if it is final", 0, []step{
+			{"503 503 503 503", 4.5, 1, most}, {"final", 4.5, 1, none}, {"ok", 4.7, 0, none},
+		}},
+		{"a 504 is a timeout", 0, []step{
+			{"504 504 504", 3.6, 2, failing},
+		}},
+		{"after five failures a retry waits for successes", 0, []step{
+			{"503 503 503 503", 4.5, 1, most}, {"ok", 4.7, 0, none}, {"503 503 503 503", 4.2, 1, most}, {"ok", 4.4, 0, none},
+			{"503 503 503 503", 3.9, 1, most}, {"ok", 4.1, 0, none}, {"503 503 503 503", 3.6, 1, most}, {"ok", 3.8, 0, none},
+			{"503 503 503 503", 3.3, 1, most},
+			{"503", 3.3, 1, failing}, {"ok", 3.5, 0, none}, {"503", 3.5, 0, failing}, {"404", 3.7, 0, none},
+			{"503 503", 3.2, 1, failing}, // only one
+			{"ok", 3.4, 0, none}, {"ok", 3.6, 0, none}, {"ok", 3.8, 0, none}, {"ok", 4, 0, none}, {"ok", 4.2, 0, none}, {"ok", 4.4, 0, none}, {"ok", 4.6, 0, none},
+			{"503", 4.6, 0, failing}, {"ok", 4.8, 0, none}, // eight
+			{"503 ok", 4.8, 0, none}, // which ends it
+			{"503 503 503 503", 4.3, 1, most}, {"503 503 503 503", 3.8, 2, most},
 		}},
 		{"what says nothing about the host changes nothing", 0, []step{
 			{"503 503 503 503", 4.5, 1, most}, {"gone", 4.5, 1, decide.Canceled}, {"nohost", 4.5, 1, none}, {"wrong", 4.5, 1, none},
 		}},
 		{"a retry's tokens are spent or back", 0, []step{
-			{"503 final", 5, 0, none}, {"503 nohost", 5, 0, none}, {"503", 5, 0, none},
-			{"503 gone", 4.5, 0, decide.Canceled}, {"503 wrong", 4, 0, none}, {"503 resent", 3.5, 1, decide.HiddenSends}, {"503 POST503", 3, 2, post},
+			{"503 nohost", 5, 0, none}, {"503", 5, 0, none},
+			{"503 gone", 4.5, 0, decide.Canceled}, {"503 wrong", 4, 0, none}, {"503 final", 3.5, 0, none}, {"503 resent", 3, 1, decide.HiddenSends}, {"503 POST503", 2.5, 2, post},
 		}},
 		{"while attempts time out a slow success takes two", 0, []step{
 			{"timeout timeout ok", 4.3, 0, none}, {"slow", 2.3, 0, none}, {"slow404", .3, 0, none}, {"slow", 0, 0, none},
@@ -168,6 +186,13 @@ func TestBudget(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Of a request's retries, each after the third costs half a token too.
+func TestBudget_ManyAttempts(t *testing.T) {
+	var h host.Record
+	d := perform(t, &h, play.Rules(t, retrip.Policy{MaxAttempts: 500}), strings.Repeat("503 ", 13))
+	assert.Equal(t, decide.BudgetExhausted, d.Reason)
 }
 
 func TestBudget_State(t *testing.T) {
@@ -250,22 +275,22 @@ func TestBudget_Contention(t *testing.T) {
 func TestDebt_FilledBeforeTheFailure(t *testing.T) {
 	r := budget.Rule{Size: 5 * budget.Token, Credit: budget.Credit}
 	var d budget.Debt
-	_, refusal := d.Spend(r, false, false)
+	_, refusal := d.Spend(r, budget.Failure{})
 	require.Zero(t, refusal)
 	for range 2 {
-		d.Succeed(r, 0, true, false)
+		d.Succeed(r, 0, true, false, false, 0)
 	}
-	d.Fail(r, true, false, false)
+	d.Fail(r, budget.Failure{}, true, budget.RetryCost)
 	assert.Equal(t, budget.Debt{Missing: budget.RetryCost - 2*budget.Credit, Row: 1}, d, "tokens are missing, so it counts")
 	d = budget.Debt{}
-	d.Spend(r, false, false)
+	d.Spend(r, budget.Failure{})
 	for range 3 {
-		d.Succeed(r, 0, true, false)
+		d.Succeed(r, 0, true, false, false, 0)
 	}
-	d.Fail(r, true, false, false)
+	d.Fail(r, budget.Failure{}, true, budget.RetryCost)
 	assert.Zero(t, d)
 	for range 3 {
-		_, refusal := d.Spend(r, false, false)
+		_, refusal := d.Spend(r, budget.Failure{})
 		assert.Zero(t, refusal)
 	}
 }

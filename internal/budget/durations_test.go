@@ -42,6 +42,7 @@ func TestBudget_Durations(t *testing.T) {
 		slow = after(701*time.Millisecond, play.Reply(200))
 		fail = after(900*time.Millisecond, play.Reply(503))
 		hang = after(time.Hour, play.Reply(200))
+		poll = after(time.Minute, play.Reply(200))
 
 		own = play.Err(os.ErrDeadlineExceeded) // a timeout of the base itself
 	)
@@ -82,6 +83,12 @@ func TestBudget_Durations(t *testing.T) {
 		{"while they fail otherwise they pay", limit, []turn{
 			{[]play.Step{fail, fail, slow}, 4.5, 0},
 			{[]play.Step{slow}, 4.7, 0},
+		}},
+		{"what takes half a minute waits for an event", 70 * time.Second, []turn{
+			{[]play.Step{hang, poll}, 5, 0},
+			{[]play.Step{hang, hang, hang, hang}, 4.5, 1},
+			{[]play.Step{poll}, 4.7, 0},
+			{[]play.Step{fail, fail, poll}, 4.2, 0},
 		}},
 		{"without a timeout nothing is slow", retrip.Off, []turn{
 			{[]play.Step{own, own, after(10*time.Minute, play.Reply(200))}, 4.3, 0},

@@ -25,6 +25,22 @@ type model struct {
 	missing int
 	row     int // failed retries in a row
 	recent  int // outcomes until the last timeout is forgotten
+	routes  [budget.Routes]modelRoute
+}
+
+// modelRoute is a part of a host.
+type modelRoute struct {
+	row  int // failures since a retry succeeded
+	good int // successes since the last retry
+}
+
+// waits returns how many successes a retry waits for.
+func (m *modelRoute) waits(size int) int {
+	over := m.row - min(200, max(2, (size+999)/1000))
+	if over < 0 {
+		return 0
+	}
+	return []int{2, 8, 32, 128}[min(over, 3)]
 }
 
 // modelPolicy is a policy as the model sees it.
@@ -43,7 +59,7 @@ type modelRequest struct {
 	attempts int
 	paid     int  // tokens for the last attempt
 	budgeted bool // the last attempt is a retry that the budget allowed
-	charged  bool // such a retry has failed
+	failed   int  // such retries that have failed
 	waiting  bool
 }
 
@@ -58,7 +74,9 @@ func (m *model) settle() {
 // fit applies a change of policy to a debt.
 func (m *model) fit(size int) {
 	m.missing = min(m.missing, size)
-	m.settle()
+	if m.settle(); size == 0 {
+		*m = model{}
+	}
 }
 
 // giveBack undoes the payment for an attempt that isn't made.
@@ -78,6 +96,15 @@ func (m *model) success(q *modelRequest, took time.Duration) {
 	first := q.attempts == 1
 	if p.size > 0 {
 		m.row, m.recent = 0, max(0, m.recent-1)
+		switch route := &m.routes[q.call.Route]; {
+		case slow:
+		case q.budgeted:
+			*route = modelRoute{}
+		case first && (route.row > 0 || route.good > 0):
+			if route.good++; route.good == 255 {
+				*route = modelRoute{}
+			}
+		}
 		switch {
 		case slow && first && m.missing < p.size:
 			m.missing = min(p.size, m.missing+2000)
@@ -93,27 +120,44 @@ func (m *model) success(q *modelRequest, took time.Duration) {
 }
 
 func (m *model) failure(q *modelRequest, timeout bool) {
-	if q.policy.size > 0 && m.missing > 0 {
+	size := q.policy.size
+	if size > 0 && m.missing > 0 {
 		m.recent = max(0, m.recent-1)
 		if timeout {
 			m.recent = 10
 		}
-		if q.budgeted && (!q.charged || m.recent > 0) {
+		if q.budgeted && (q.failed == 0 || m.recent > 0) {
 			m.row++
 		}
 	}
-	q.charged = q.charged || q.budgeted
+	if q.budgeted {
+		q.failed++
+		if route := &m.routes[q.call.Route]; size > 0 {
+			route.good = 0
+			if m.recent > 0 || timeout || q.failed == 3 || route.waits(size) > 0 {
+				route.row = min(255, route.row+1)
+			}
+		}
+	}
 	q.spent()
+}
+
+// giveUp ends a request that fails.
+func (m *model) giveUp(q *modelRequest) {
+	route := &m.routes[q.call.Route]
+	if size := q.policy.size; size > 0 && q.failed > 0 && q.failed < 3 && m.recent == 0 && route.waits(size) == 0 {
+		route.row = min(255, route.row+1)
+	}
 }
 
 func modelPrice(q *modelRequest, recent int) int {
 	switch {
 	case recent > 0:
 		return 700
-	case q.charged:
-		return 0
-	default:
+	case q.failed == 0 || q.failed >= 3:
 		return 500
+	default:
+		return 0
 	}
 }
 
@@ -125,11 +169,18 @@ func (m *model) spend(q *modelRequest, timeout bool) decide.Reason {
 			most, left, recent = (4*size+9999)/10_000, size/5, 10
 		}
 		cost := modelPrice(q, recent)
+		route := &m.routes[q.call.Route]
+		waits := route.waits(size)
 		switch {
 		case m.row >= most:
 			return decide.RetriesFailing
 		case m.missing+cost+left > size:
 			return decide.BudgetExhausted
+		case route.good < waits:
+			return decide.RetriesFailing
+		}
+		if waits > 0 {
+			route.good = 0
 		}
 		m.missing += cost
 		m.recent = recent
@@ -140,7 +191,11 @@ func (m *model) spend(q *modelRequest, timeout bool) decide.Reason {
 }
 
 func owedOf(m *model) budget.Debt {
-	return budget.Debt{Missing: int64(m.missing) * 1000, Row: uint32(m.row), Recent: uint8(m.recent)}
+	d := budget.Debt{Missing: int64(m.missing) * 1000, Row: uint32(m.row), Recent: uint8(m.recent)}
+	for i, route := range m.routes {
+		d.Routes[i] = budget.Route{Row: uint8(route.row), Good: uint8(route.good)}
+	}
+	return d
 }
 
 // The budget behaves like its model, over a million random steps of up to

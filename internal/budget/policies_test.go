@@ -27,9 +27,13 @@ func TestSetPolicies_Budget(t *testing.T) {
 		sized := func(b float64) retrip.Policy {
 			return retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}, Budget: b}
 		}
+		const saved = 0 // by a retry
 		status, attempts := 0, 0
 		tr := &retrip.Transport{Policy: sized(200), Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			attempts++
+			if status == saved {
+				return play.Reply([]int{503, 200}[min(attempts, 2)-1])(r)
+			}
 			return play.Reply(status)(r)
 		})}
 		get := func(answer int) (made int) {
@@ -37,12 +41,16 @@ func TestSetPolicies_Budget(t *testing.T) {
 			play.Do(t, tr, play.Request(t, http.MethodGet, nil))
 			return attempts
 		}
-		for range 661 {
+		for i := range 661 {
 			// A success ends the run of failed retries, and pays back less than a
-			// retry costs.
+			// retry costs. A retry that succeeds ends that of the route.
 			get(503)
 			get(200)
+			if i%100 == 0 {
+				get(saved)
+			}
 		}
+		get(saved)
 		require.Less(t, play.Must(tr.HostState("example.com:80")).Tokens, 2.0)
 		require.NoError(t, tr.SetPolicies(sized(0), nil))
 		successes := 0

@@ -108,14 +108,17 @@ func (s *walk) attempt(i int) {
 	case good:
 		o.Status = pick(s.random, http.StatusOK, http.StatusOK, http.StatusOK, http.StatusNotFound, http.StatusServiceUnavailable)
 		if o.Status >= 500 {
-			o.Verdict = decide.Final
+			o.Verdict, good, nothing = decide.Final, false, 2
 		}
 	case s.random.Float64() < s.late:
-		o.Timeout = true
+		if o.Timeout = s.random.IntN(2) == 0; !o.Timeout {
+			o.Status = http.StatusGatewayTimeout
+		}
 	default:
 		o.Status = pick(s.random, 0, http.StatusServiceUnavailable, http.StatusTooManyRequests)
 		o.Resent = o.Status == 0 && s.random.IntN(8) == 0
 	}
+	s.host.Full = s.now - time.Minute // no retry bides
 	d := q.policy.rules.Next(s.host, &q.call, o, s.now, draw)
 	if nothing < 3 || good {
 		switch {
@@ -132,7 +135,8 @@ func (s *walk) attempt(i int) {
 		s.end(i)
 		return
 	}
-	s.model.failure(q, o.Timeout)
+	late := o.Timeout || o.Status == http.StatusGatewayTimeout
+	s.model.failure(q, late)
 	want := decide.None
 	free := q.policy.gate && o.Status == http.StatusTooManyRequests // the gate makes it wait instead
 	switch {
@@ -147,7 +151,7 @@ func (s *walk) attempt(i int) {
 	case q.policy.gate && !d.Retry && d.Reason != decide.BudgetExhausted && d.Reason != decide.RetriesFailing:
 		want = d.Reason // a rule of the gate
 	case !free:
-		want = s.model.spend(q, o.Timeout)
+		want = s.model.spend(q, late)
 	}
 	require.Equal(s.t, want == decide.None, d.Retry, "run %d: %v, the model says %v", s.seed, d.Reason, want)
 	if q.waiting = d.Retry; d.Retry {
@@ -156,6 +160,7 @@ func (s *walk) attempt(i int) {
 	}
 	require.Equal(s.t, want, d.Reason, "run %d", s.seed)
 	s.counted[want.String()]++
+	s.model.giveUp(q)
 	s.end(i)
 }
 
@@ -167,9 +172,7 @@ func (s *walk) step() {
 		s.swap()
 		return
 	case n == 3: // an hour without a failure
-		s.host.Debt = budget.Debt{}
-		s.model.missing = 0
-		s.model.settle()
+		s.host.Debt, s.model = budget.Debt{}, model{}
 		return
 	case n == 4:
 		s.now += 61 * time.Minute
@@ -178,7 +181,7 @@ func (s *walk) step() {
 		s.bad, s.late = pick(s.random, 0, .2, .5, .8, 1), pick(s.random, 0, .1, .5, 1)
 		return
 	case len(s.out) == 0 || n < 300 && len(s.out) < 8:
-		q := &modelRequest{policy: s.policy}
+		q := &modelRequest{policy: s.policy, call: decide.Call{Route: uint8(s.random.IntN(2))}}
 		s.out = append(s.out, q)
 		s.asked(len(s.out)-1, q.policy.rules.First(s.host, &q.call, s.now, draw))
 		return

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/retrip/retrip/internal/breaker"
+	"github.com/retrip/retrip/internal/budget"
 	"github.com/retrip/retrip/internal/gate"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/span"
@@ -39,11 +40,16 @@ type Call struct {
 	// must then ask from time to time.
 	Waiter any
 
+	// Route is the row of the host's budget in which the call counts, see [budget.RouteOf].
+	Route uint8
+
 	// Account is the size of the fleet's account. If 0, the call asks none.
 	Account float64
 
 	retry retry        // on its way
 	pass  breaker.Pass // of the host's breaker
+
+	skipped int // retries that the budget didn't allow, instead of which the call has waited on
 
 	began time.Duration // instant at which the current wait began
 	took  time.Duration // the time that the next attempt needs before the deadline
@@ -57,20 +63,24 @@ type Call struct {
 	Hedged bool
 
 	budgeted bool  // the last attempt is a retry that the budget allowed
-	charged  bool  // such a retry has failed
 	polls    bool  // the last attempt only asks again: the answer before it was no failure of the host
 	named    bool  // the last attempt ended in a 503 that named a wait
 	cuts     uint8 // windows of waits that the deadline has cut
+	failed   uint8 // such retries that have failed
 	held     uint8 // tokens that the fleet's account was charged for the retry under way
 	owed     uint8 // those of earlier retries that come back if the request ends well
 }
 
+// Goes says which requests to the host c is one of.
+func (c *Call) Goes(method, path string) { c.Route = budget.RouteOf(method, path) }
+
 // backoffStep returns the step of the backoff that c has reached, from 1.
 func (c *Call) backoffStep() int {
+	step := c.Attempts + c.skipped
 	if c.Hedged {
-		return c.Attempts - 1
+		step--
 	}
-	return c.Attempts
+	return step
 }
 
 // WaitsFrom says that c, of which an attempt has failed, has waited since the instant
@@ -145,14 +155,16 @@ func (c *Call) learn(r *Rules, h *host.Record, o *Outcome, a *Action, failed boo
 	case failed && o.Pending():
 		c.polls = true
 	case failed:
-		h.Debt.Fail(r.Budget, c.budgeted, c.charged, o.Timeout)
-		c.charged = c.charged || c.budgeted
+		h.Debt.Fail(r.Budget, c.failure(o), c.budgeted, c.paid)
+		if c.budgeted && c.failed < math.MaxUint8 {
+			c.failed++
+		}
 		a.Change |= r.pause(h, o, now)
-	default:
-		if o.Took > 0 && o.Well() {
+	case o.Well():
+		if o.Took > 0 {
 			h.Answered(span.Sub(now, o.Took))
 		}
-		h.Debt.Succeed(r.Budget, c.paid+c.lent, c.Attempts == 1, r.slow(o))
+		h.Debt.Succeed(r.Budget, c.paid+c.lent, c.Attempts == 1, c.budgeted, r.slow(o), c.Route)
 		c.paid, c.lent = 0, 0
 	}
 	c.spent()
@@ -231,12 +243,34 @@ func (o *Outcome) Pending() bool { return o.Status > 0 && o.Status < 400 }
 // has failed. What it costs comes back if the request ends well.
 func (o *Outcome) asksAgain() bool { return o.Well() && o.Status != http.StatusRequestTimeout }
 
+// timedOut reports whether o is a timeout, be it one that a gateway reports: the server may
+// still work on the request.
+func (o *Outcome) timedOut() bool {
+	if o.Took >= patient {
+		return false
+	}
+	switch o.Received() {
+	case http.StatusRequestTimeout, http.StatusGatewayTimeout, 524, 598:
+		return true
+	}
+	return o.Timeout
+}
+
+// patient is how long an attempt takes that waits for an event, as a long poll does, and not
+// in the queue of a server under load. It is no sign of overload, however it ends.
+const patient = 30 * time.Second
+
+// failure returns o, an outcome of c, as the budget sees it.
+func (c *Call) failure(o *Outcome) budget.Failure {
+	return budget.Failure{Route: c.Route, Retries: c.failed, Timeout: o.timedOut(), Asks: o.asksAgain()}
+}
+
 // room returns how much time the attempt after o needs before the deadline: as much as the
 // slowest retry. The first attempt, which may have had to connect, counts until there is a
 // retry. An attempt that hung predicts nothing, unless retries fail too.
 func (c *Call) room(h *host.Record, o *Outcome) time.Duration {
 	took := o.Took
-	if o.Received() == 0 && took >= hang && h.Debt.Row == 0 && !c.charged {
+	if o.Received() == 0 && took >= hang && h.Debt.Row == 0 && c.failed == 0 {
 		took /= 10
 	}
 	if c.backoffStep() > 2 {

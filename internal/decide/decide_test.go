@@ -336,7 +336,7 @@ func ExampleCall_Step() {
 // What a retry costs comes back at the end if the answer before it was no failure of the
 // host. A request whose body breaks after that gets nothing back twice.
 func TestStep_AsksAgain(t *testing.T) {
-	const none, half = 0, budget.RetryCost
+	const none, half, late = 0, budget.RetryCost, budget.Token * 7 / 10
 	r := play.Rules(t, retrip.Policy{MaxAttempts: 5})
 	for _, tt := range []struct {
 		statuses []int
@@ -348,7 +348,7 @@ func TestStep_AsksAgain(t *testing.T) {
 		{[]int{409}, half, none},
 		{[]int{400, 425, 409}, half, none},
 		{[]int{499}, half, none},
-		{[]int{408, 409}, half, half},
+		{[]int{408, 409}, 2 * late, late},
 		{[]int{429, 409}, half, half},
 		{[]int{503, 409}, half, half},
 		{[]int{503, 202}, half, none},
@@ -382,9 +382,9 @@ func TestStep_AsksAgain(t *testing.T) {
 		end(200, decide.ByRule)
 		assert.Equal(t, tt.at, h.Debt.Missing, "%v", tt.statuses)
 		account := charged
-		h.Debt.Spend(r.Budget, false, false)
+		paid, _ := h.Debt.Spend(r.Budget, budget.Failure{})
 		end(200, decide.ByRule)
-		assert.Equal(t, tt.at+half, h.Debt.Missing, "%v", tt.statuses)
+		assert.Equal(t, tt.at+int64(paid), h.Debt.Missing, "%v", tt.statuses)
 		assert.Equal(t, account, charged, "%v", tt.statuses)
 	}
 }

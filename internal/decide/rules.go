@@ -68,7 +68,7 @@ func (r *Rules) pauses(status int) bool {
 }
 
 // slow reports whether the success o took long enough to count as slow.
-func (r *Rules) slow(o *Outcome) bool { return r.Slow > 0 && o.Took > r.Slow }
+func (r *Rules) slow(o *Outcome) bool { return r.Slow > 0 && o.Took > r.Slow && o.Took < patient }
 
 // LongestWaits returns the sum of the longest waits between the attempts of one
 // request, if no server asks for more, not even with a bare 429.

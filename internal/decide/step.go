@@ -80,6 +80,9 @@ func (c *Call) Step(r *Rules, h *host.Record, e *Event, a *Action, now time.Dura
 		c.admit(r, h, a, now, draw)
 	case Ended:
 		c.judge(r, h, &e.Outcome, a, now, draw)
+		if o := &e.Outcome; a.Reason != None && a.Do == Answer && !o.Canceled && !o.Pending() {
+			h.Debt.GiveUp(r.Budget, c.failure(o))
+		}
 	case Heard:
 		c.heard(r, h, e, a, now, draw)
 	case Due:
@@ -108,6 +111,7 @@ type retry struct {
 	draw   uint64        // decides about the level, so that asking twice forbids no more retries
 	reason Reason
 	queues bool // the wait is at the gate
+	bides  bool // the budget hasn't allowed it yet, see payLate
 	asks   bool // the account decides about the retry
 	heard  bool // it has allowed it
 }
@@ -122,6 +126,9 @@ func (c *Call) admit(r *Rules, h *host.Record, a *Action, now time.Duration, dra
 			c.atGate(r, h, a, now, draw)
 		case c.Attempts > 0:
 			c.obeyPause(r, h, a, now, draw)
+		}
+		if a.Do == Send && c.retry.bides {
+			c.payLate(r, h, a, now, draw)
 		}
 		if a.Do == Send && r.Breaker != nil && h.Guards != nil {
 			allowed, change := h.Guards.Breaker.Admit(r.Breaker, &c.pass, now, draw)
@@ -236,7 +243,7 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 // settle ends what the account holds for the attempt, and says in a what the account gets.
 func (c *Call) settle(h *host.Record, o *Outcome, a *Action, failed bool) {
 	// As with the budget, a retry counts no matter who ended it.
-	failed = failed || o.Canceled || o.Status == 0 && !o.Hopeless
+	failed = failed || o.Canceled || !o.Well() && !o.Hopeless
 	held := c.held
 	a.Tokens, c.held = account.Back(held, !failed), 0
 	if failed {
@@ -278,6 +285,8 @@ func (c *Call) final(r *Rules, o *Outcome) Reason {
 		return HiddenSends
 	case c.Attempts >= r.MaxAttempts:
 		return MaxAttempts
+	case c.Attempts+c.skipped >= r.MaxAttempts:
+		return BudgetExhausted
 	case !r.repeatable(o):
 		return NotIdempotent
 	case !o.Replay:
@@ -347,7 +356,7 @@ func within(lo, hi, left time.Duration) time.Duration {
 }
 
 // pay asks the breaker whether it will allow the retry, and takes the tokens for it from
-// the host's budget.
+// the host's budget, or lets the retry bide.
 func (c *Call) pay(r *Rules, h *host.Record, o *Outcome, now time.Duration) Reason {
 	if r.Breaker != nil && h.Guards != nil && h.Guards.Breaker.Refuses(span.Add(now, c.retry.wait)) {
 		return BreakerOpen
@@ -360,16 +369,59 @@ func (c *Call) pay(r *Rules, h *host.Record, o *Outcome, now time.Duration) Reas
 		// requests, including this one.
 		return None
 	}
-	paid, refusal := h.Debt.Spend(r.Budget, c.charged, o.Timeout)
-	if refusal != 0 {
+	if h.Debt.Missing == 0 {
+		h.Full = now
+	}
+	var refusal budget.Refusal
+	if c.paid, refusal = h.Debt.Spend(r.Budget, c.failure(o)); refusal == 0 {
+		c.budgeted = true
+		return None
+	}
+	if o.Received() != 0 || o.Timeout || refusal == budget.RouteFailing || now-h.Full > burst || !c.mayBide(r, h, now) {
 		return budgetReasons[refusal]
 	}
-	c.paid, c.budgeted = paid, true
+	c.retry.bides = true
 	return None
 }
 
+// When a connection breaks, all requests on it fail at once, and their retries need more
+// tokens than there are, though the host is well.
+const (
+	burst = 250 * time.Millisecond // after the budget was last full: connections that break so soon may have one cause
+	young = time.Second            // the same: so long may a retry wait for its tokens
+)
+
+// mayBide reports whether a retry may wait for its tokens: in a young trouble without
+// timeouts, and for no longer than all retries would wait. A gate keeps no place meanwhile.
+func (c *Call) mayBide(r *Rules, h *host.Record, now time.Duration) bool {
+	return !r.Gate && h.Debt.Recent == 0 && c.Attempts+c.skipped < r.MaxAttempts && now-h.Full <= young
+}
+
+// payLate takes the tokens for a retry that bides, at the end of its wait. If there are
+// none, c skips the retry, and waits on as if it had been sent and had failed: the requests
+// that had tokens find out whether the host is well. The last retry is sent without tokens
+// unless retries fail.
+func (c *Call) payLate(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
+	var refusal budget.Refusal
+	if c.paid, refusal = h.Debt.Spend(r.Budget, budget.Failure{Route: c.Route, Retries: c.failed}); refusal != 0 {
+		c.skipped++
+		if c.mayBide(r, h, now) {
+			lo, hi := r.Backoff.Window(c.backoffStep(), c.Wait)
+			if wait := span.Draw(lo, hi, draw); wait <= c.TimeLeft(now) {
+				c.Wait, a.Do, a.Wait = wait, Sleep, wait
+				return
+			}
+		}
+		if refusal != budget.Exhausted || h.Debt.Row > 0 || h.Debt.Recent > 0 {
+			a.Do, a.Reason = Refuse, budgetReasons[refusal]
+			return
+		}
+	}
+	c.budgeted, c.retry.bides = true, false
+}
+
 // budgetReasons maps a refusal of a budget to a reason.
-var budgetReasons = [...]Reason{budget.Exhausted: BudgetExhausted, budget.Failing: RetriesFailing}
+var budgetReasons = [...]Reason{budget.Exhausted: BudgetExhausted, budget.Failing: RetriesFailing, budget.RouteFailing: RetriesFailing}
 
 // goOn makes a the wait before the retry, of which some has passed.
 func (c *Call) goOn(a *Action, passed time.Duration) {

@@ -238,6 +238,10 @@ func (x *exchange) step(what decide.Kind) decide.Deed {
 		x.r.Metrics.AskedFleet(a.Reason == decide.FleetBudget, x.event.Known)
 		x.logFleet()
 	}
+	if (a.Reason == decide.BudgetExhausted || a.Reason == decide.RetriesFailing) && x.host.RanOut() {
+		x.host.GaveUp.Store(uint32(a.Reason))
+		a.Change |= host.Emptied
+	}
 	if a.Change != 0 {
 		x.changed(a.Change)
 	}
@@ -287,10 +291,6 @@ func (x *exchange) note(now time.Duration) {
 		if once := x.payload.once; once != nil {
 			// The fleet may still forbid the retry, and the upload must then go on.
 			once.Release(a.Do == decide.Sleep || a.Do == decide.Queue)
-		}
-		if (a.Reason == decide.BudgetExhausted || a.Reason == decide.RetriesFailing) && x.host.RanOut() {
-			x.host.GaveUp.Store(uint32(a.Reason))
-			a.Change |= host.Emptied
 		}
 		x.reported.fromServer = a.FromServer && a.Do != decide.Answer && a.Wait > 0
 	}

@@ -63,7 +63,9 @@ func (p *place) look(pin func(*host.Table, hostkey.Key, time.Duration) *host.Ent
 
 // at makes e, which may be nil, the host of the request.
 func (p *place) at(e *host.Entry) {
-	p.host = e
+	if p.host = e; e != nil {
+		p.call.Goes(p.req.Method, p.req.URL.Path)
+	}
 	switch {
 	case e == nil:
 	case e.Others:

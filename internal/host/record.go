@@ -27,9 +27,10 @@ import (
 // read without it. No goroutine holds the lock during a wait or an attempt.
 type Record struct {
 	sync.Mutex
-	Debt    budget.Debt // what is missing from its budget
-	Charged bool        // a retry has been charged to the fleet's account, and nothing has succeeded since
-	Guards  *Guards     // nil until a breaker or a gate needs it
+	Debt    budget.Debt   // what is missing from its budget
+	Full    time.Duration // instant at which no token was missing for the last time
+	Charged bool          // a retry has been charged to the fleet's account, and nothing has succeeded since
+	Guards  *Guards       // nil until a breaker or a gate needs it
 
 	paused     atomic.Int64  // instant at which the pause ends that the host asked for; 0: it never did
 	doubtSince time.Duration // instant of the word that began the doubt about the whole host
@@ -159,7 +160,7 @@ func (s *Record) Healed(now time.Duration) bool {
 }
 
 func (s *Record) healed(now time.Duration) bool {
-	if s.Debt.Missing != 0 || s.PausedFor(now) > 0 {
+	if !s.Debt.Clear() || s.PausedFor(now) > 0 {
 		return false
 	}
 	return s.Guards == nil || s.Guards.Breaker.Healed(now) && s.Guards.Gates.Idle(now)

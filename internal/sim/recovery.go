@@ -56,7 +56,7 @@ const (
 // check gives the same result, in the same time, for all fleets with the same rate
 // per client. A service time of less than load/1400 s counts as that.
 func (s Scenario) Part(load float64) Scenario {
-	perClient := s.Arrivals.Rate / float64(s.Fleet.Clients)
+	perClient := s.Arrivals.Rate * (1 - s.Backend.Well) / float64(s.Fleet.Clients)
 	b := &s.Backend
 	b.Service = max(b.Service, time.Duration(load/partMost*float64(time.Second)))
 	each := load / b.Service.Seconds() // requests per second of one worker

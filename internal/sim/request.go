@@ -23,6 +23,7 @@ type request struct {
 	gen     uint32 // of the current attempt; events tagged with another generation are stale
 	paid    int32  // amount taken from a limiter
 	broken  bool   // the request goes to a broken route
+	well    bool   // the request is one of [Backend.Well]
 	stalls  bool   // all attempts of the request stall
 
 	race race
@@ -44,11 +45,13 @@ func (r *run) take() (i int32) {
 }
 
 // begin starts a request of a client.
-func (r *run) begin(client int32) {
+func (r *run) begin(client int32, well bool) {
 	i := r.take()
 	q := &r.requests[i]
 	q.arrived, q.host, q.race.other = r.now, client, none
-	q.broken = r.faults.happens(r.broken)
+	if q.well = well; !well && r.faults.happens(r.broken) {
+		q.broken, q.call.Route = true, 1
+	}
 	q.stalls = r.Backend.Latency.StallSticks && r.latencies.happens(r.stall)
 	if d := r.policy.Deadline; d > 0 {
 		q.call.Deadline = max(1, time.Duration(r.now)+d)
@@ -188,6 +191,10 @@ func (r *run) attempt(i int32) {
 		r.answer(i, q.gen|happensBad)
 		return
 	}
+	if q.well {
+		r.reach(i, q.gen)
+		return
+	}
 	p := r.point()
 	p.Attempts++
 	r.seconds.at(r.now).attempts++
@@ -250,6 +257,9 @@ func (r *run) finish(i int32, good bool, reason retrip.Reason) {
 		r.drop(i)
 	}
 	r.free = append(r.free, i)
+	if q.well {
+		return
+	}
 	r.result.Requests++
 	if r.dead(q.host) || q.broken {
 		r.result.DeadRequests++
@@ -304,12 +314,16 @@ func (r *run) arrive() {
 		}
 		r.queue.push(r.now+gap, 0, happensArrival)
 	}
+	if r.faults.happens(r.well) {
+		r.begin(client, true)
+		return
+	}
 	r.point().Requests++
 	r.seconds.at(r.now).requests++
 	if r.troubled() {
 		r.result.TriggerRequests++
 	}
-	r.begin(client)
+	r.begin(client, false)
 }
 
 func (r *run) pick() int32 {

@@ -30,6 +30,7 @@ const (
 	happensBad      // a 503 reaches the client
 	happensRefused  // a 503 of a full queue reaches the client
 	happensLate     // a first attempt is still out at its delay
+	happensGateway  // a 504 of the gateway reaches the client
 	happensMask     = 15
 	generationStep  = 16
 	cancelCheckEach = 1 << 16 // events
@@ -65,8 +66,8 @@ type run struct {
 
 	event decide.Event // of the current step, kept here so that it isn't allocated for each
 
-	failure, broken, trouble, stall chance
-	arrived                         int
+	failure, broken, trouble, stall, well chance
+	arrived                               int
 
 	now     int64
 	result  Result
@@ -108,6 +109,7 @@ func newRun(s *Scenario) (*run, error) {
 		failure:   newChance(s.Backend.FailureRate),
 		broken:    newChance(s.Backend.BrokenShare),
 		trouble:   newChance(s.Trigger.FailureRate),
+		well:      newChance(s.Backend.Well),
 		seconds:   newSeconds(s),
 	}
 	retry := s.Policy.Retry
@@ -213,6 +215,8 @@ func (r *run) happen(e event) {
 	switch e.what & happensMask {
 	case happensLate:
 		r.late(e.who)
+	case happensGateway:
+		r.ended(e.who, decide.Outcome{Status: http.StatusGatewayTimeout})
 	case happensTimeout:
 		r.ended(e.who, decide.Outcome{Timeout: true})
 	case happensGood:

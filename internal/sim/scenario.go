@@ -90,10 +90,10 @@ func Overload() Scenario {
 	}
 }
 
-// LoadOf returns s with the rate of arrivals set to a share of the backend's
-// capacity.
+// LoadOf returns s with the rate of arrivals that reach the workers set to a share of the
+// backend's capacity.
 func (s Scenario) LoadOf(share float64) Scenario {
-	s.Arrivals.Rate = share * s.Backend.capacity()
+	s.Arrivals.Rate = share * s.Backend.capacity() / (1 - s.Backend.Well)
 	return s
 }
 
@@ -101,7 +101,7 @@ func (s Scenario) LoadOf(share float64) Scenario {
 // if the capacity is unlimited.
 func (s Scenario) Load() float64 {
 	if c := s.Backend.capacity(); c > 0 {
-		return s.Arrivals.Rate / c
+		return s.Arrivals.Rate * (1 - s.Backend.Well) / c
 	}
 	return 0
 }

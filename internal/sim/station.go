@@ -40,6 +40,13 @@ func newStations(b *Backend) []station {
 
 // reach handles an attempt that reaches the backend.
 func (r *run) reach(i int32, gen uint32) {
+	if r.requests[i].well {
+		r.answer(i, gen|happensGood)
+		return
+	}
+	if r.Backend.Gateway > 0 {
+		r.queue.push(r.now+int64(r.Backend.Gateway), i, gen|happensGateway)
+	}
 	if r.requests[i].broken {
 		if !r.Backend.BrokenSilent {
 			r.answer(i, gen|happensBad)
@@ -213,6 +220,15 @@ type Backend struct {
 	BrokenRetryAfter time.Duration // of the answers of the broken route; 0 for none
 	RetryAfter       time.Duration // of the answers of a full queue; 0 for none
 
+	// Well is the share of requests that the workers never see, and that are answered at
+	// once, whatever the others suffer: those to another route, shard or tenant of the same
+	// host. A result counts only the other ones.
+	Well float64
+
+	// Gateway is the time after which a gateway in front answers with 504, while the
+	// backend works on; 0: there is none.
+	Gateway time.Duration
+
 	// Instances is how many servers share the name, each with its own workers
 	// and queue. Each attempt goes to a random instance, or to the one with fewer
 	// requests of two random instances if ShorterOfTwo is set. If 0, 1. Of the
@@ -257,6 +273,8 @@ func (c *checker) backend(b *Backend) {
 	c.duration("Backend.Service", b.Service, time.Nanosecond, maxHorizon)
 	c.count("Backend.Queue", b.Queue, 0, 100*maxClients)
 	c.number("Backend.FailureRate", b.FailureRate, 0, 1)
+	c.number("Backend.Well", b.Well, 0, 0.999)
+	c.duration("Backend.Gateway", b.Gateway, 0, maxHorizon)
 	c.count("Backend.Instances", b.Instances, 0, 10_000)
 	c.count("Backend.Dead", b.Dead, 0, max(1, b.Instances)-b.Slow)
 }

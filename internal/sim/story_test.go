@@ -65,7 +65,7 @@ func replay(t *testing.T, s *story.Story) {
 			numbers[who] = int32(len(r.requests))
 			r.free = nil // a number belongs to one request
 			names[numbers[who]] = who
-			r.begin(0)
+			r.begin(0, false)
 			if !r.asks {
 				tell(l.At, decide.Began, &decide.Action{})
 			}

@@ -1,0 +1,80 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package budget_test
+
+import (
+	_ "embed"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/retrip/retrip/internal/budget"
+)
+
+//go:embed testdata/routes.txt
+var publicAPIs string
+
+// For the APIs in testdata/routes.txt, the segment that names a route keeps nine in ten
+// routes together whatever the ids in their paths, and 24 of 25 pairs of routes apart.
+func TestRouteOf_PublicAPIs(t *testing.T) {
+	id := regexp.MustCompile(`\{(.*?)\|(.*?)\}`)
+	ids, together, pairs, apart := 0, 0, 0, 0
+	var service []string // its routes so far
+	for line := range strings.Lines(publicAPIs) {
+		method, path, ok := strings.Cut(strings.TrimSpace(line), " /")
+		if !ok {
+			service = nil
+			continue
+		}
+		route := func(value string) string {
+			return method + " " + budget.Subject("/"+id.ReplaceAllString(path, value))
+		}
+		one := route("$1")
+		if strings.Contains(path, "{") {
+			if ids++; one == route("$2") {
+				together++
+			}
+		}
+		for _, other := range service {
+			if pairs++; one != other {
+				apart++
+			}
+		}
+		service = append(service, one)
+	}
+	t.Logf("%d of %d routes stay together, %d of %d pairs are apart", together, ids, apart, pairs)
+	assert.Greater(t, ids, 140)
+	assert.GreaterOrEqual(t, together, ids*88/100)
+	assert.GreaterOrEqual(t, apart, pairs*95/100)
+}
+
+func TestRouteOf(t *testing.T) {
+	for path, want := range map[string]string{
+		"/api/v1/orders/17":                      "orders",
+		"/v2/library/nginx/manifests/latest":     "library",
+		"/rest/api/3/issue/PROJ-1":               "issue",
+		"/apis/apps/v1/namespaces/x/deployments": "apps",
+		"/2010-04-01/Accounts/AC3/Messages.json": "Accounts",
+		"//orders":                               "orders",
+		"/pkg.Service/Method":                    "pkg.Service",
+		"/pkg.v1.Service/Method":                 "Method",
+		"/graphql":                               "graphql",
+		"/1/2/3/4/orders":                        "",
+		"/v2/":                                   "",
+		"/":                                      "",
+		"":                                       "",
+		"*":                                      "*",
+	} {
+		assert.Equal(t, want, budget.Subject(path), path)
+	}
+	assert.NotEqual(t, budget.RouteOf("GET", "/orders"), budget.RouteOf("PUT", "/orders"))
+	rows := map[uint8]bool{}
+	for _, name := range strings.Fields("users orders carts search login items stock prices events images reviews audit") {
+		rows[budget.RouteOf("GET", "/"+name)] = true
+	}
+	assert.GreaterOrEqual(t, len(rows), 5)
+	assert.Less(t, budget.RouteOf("", strings.Repeat("a/", 100_000)), uint8(budget.Routes))
+}
