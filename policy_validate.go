@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/retrip/retrip/internal/dialect"
 	"github.com/retrip/retrip/internal/meter"
@@ -33,14 +34,15 @@ func (t *Transport) Validate() error {
 
 // Advice returns a sentence for each thing that is valid, but seldom meant: the attempts
 // and waits of a policy can't fit its Deadline, even if no server sends Retry-After or a
-// 429; Base is, or wraps, a Transport, so the attempts multiply; the calls of a dialect's
-// API are POSTs, which the policy never repeats.
+// 429; a Deadline has no AttemptTimeout, so an attempt without an answer takes all of it;
+// many attempts have hardly any Backoff; Base is, or wraps, a Transport, so the attempts
+// multiply; the calls of a dialect's API are POSTs, which the policy never repeats.
 func (t *Transport) Advice() (sentences []string) {
 	if m, err := compile(t.Policy, t.Hosts); err == nil {
-		sentences = append(sentences, m.fallback.adviseFit(), m.fallback.advisePosts())
+		sentences = append(sentences, m.fallback.adviseFit(), m.fallback.adviseBackoff(), m.fallback.advisePosts())
 		for i, pattern := range slices.Sorted(maps.Keys(t.Hosts)) {
 			r := m.rules[1+i]
-			sentences = append(sentences, r.adviseFit())
+			sentences = append(sentences, r.adviseFit(), r.adviseBackoff())
 			if t.Hosts[pattern].Dialects != nil {
 				sentences = append(sentences, r.advisePosts())
 			}
@@ -257,13 +259,29 @@ func joinFirst(errs []error) error {
 
 // adviseFit says that the attempts and waits of r can't fit its deadline, if so.
 func (r *rules) adviseFit() string {
-	if r.Deadline <= 0 || r.AttemptTimeout <= 0 {
-		return ""
-	}
 	waits := r.LongestWaits()
+	switch {
+	case r.Deadline <= 0:
+		return ""
+	case r.AttemptTimeout <= 0:
+		if r.MaxAttempts == 1 || waits > r.Deadline { // which then says how often to ask, as in a poll
+			return ""
+		}
+		return fmt.Sprintf("retrip: %s.Deadline is %v, and there is no AttemptTimeout: an attempt without an answer takes all of it, and isn't retried", r.path, r.Deadline)
+	}
 	if sum := span.Add(span.Mul(r.AttemptTimeout, r.MaxAttempts), waits); sum > r.Deadline {
 		return fmt.Sprintf("retrip: %s.Deadline is %v: %d attempts of %v with waits of up to %v in total need %v",
 			r.path, r.Deadline, r.MaxAttempts, r.AttemptTimeout, waits, sum)
+	}
+	return ""
+}
+
+// adviseBackoff says that r makes many attempts with hardly a wait between them, if so.
+func (r *rules) adviseBackoff() string {
+	const many, each = 10, 10 * time.Millisecond
+	if waits := r.LongestWaits(); r.MaxAttempts > many && waits < span.Mul(each, r.MaxAttempts) {
+		return fmt.Sprintf("retrip: %s.MaxAttempts is %d, with waits of up to %v in total: an outage that lasts longer fails all of them; set Backoff, or fewer attempts",
+			r.path, r.MaxAttempts, waits)
 	}
 	return ""
 }

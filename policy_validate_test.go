@@ -172,7 +172,9 @@ func TestAdvice_Deadline(t *testing.T) {
 		{"the wait after a 429 is left out", with(func(p *retrip.Policy) { p.Deadline, p.Backoff.ThrottleBase = 1300*ms, 2*s }), ""},
 		{"no deadline", payments, ""},
 		{"deadline off", with(func(p *retrip.Policy) { p.Deadline = retrip.Off }), ""},
-		{"no attempt timeout", retrip.Policy{Deadline: 1}, ""},
+		{"no attempt timeout", retrip.Policy{Deadline: s}, "Deadline is 1s, and there is no AttemptTimeout: an attempt without an answer takes all of it"},
+		{"the deadline bounds the attempts", retrip.Policy{Deadline: 1}, ""},
+		{"no attempt timeout, no retries", retrip.Policy{Deadline: s, MaxAttempts: 1}, ""},
 		{"least", retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}, AttemptTimeout: 1, Deadline: 1},
 			"Deadline is 1ns: 2 attempts of 1ns with waits of up to 0s in total need 2ns"},
 		{"no retries", with(func(p *retrip.Policy) { p.Deadline, p.MaxAttempts = 150*ms, 1 }), ""},
@@ -200,6 +202,17 @@ func TestAdvice_Deadline(t *testing.T) {
 			check(&retrip.Transport{Policy: tt.policy}, "retrip: Policy.Deadline")
 			check(&retrip.Transport{Hosts: map[string]retrip.Policy{"*.example.com": tt.policy}}, `retrip: Hosts["*.example.com"].Deadline`)
 		})
+	}
+}
+
+func TestAdvice_Backoff(t *testing.T) {
+	hasty := retrip.Policy{MaxAttempts: 500, Backoff: retrip.Backoff{Base: retrip.Off}}
+	assert.Equal(t, []string{"retrip: Policy.MaxAttempts is 500, with waits of up to 0s in total: an outage that lasts longer fails all of them; set Backoff, or fewer attempts"},
+		(&retrip.Transport{Policy: hasty}).Advice())
+	hasty.Backoff = retrip.Backoff{Base: time.Millisecond, Cap: 5 * time.Millisecond}
+	assert.Len(t, (&retrip.Transport{Hosts: map[string]retrip.Policy{"a.example": hasty}}).Advice(), 1)
+	for _, p := range []retrip.Policy{{MaxAttempts: 500}, {MaxAttempts: 10, Backoff: retrip.Backoff{Base: retrip.Off}}, {MaxAttempts: 11, Backoff: retrip.Backoff{Base: 10 * time.Millisecond, Cap: 20 * time.Millisecond}}} {
+		assert.Empty(t, (&retrip.Transport{Policy: p}).Advice(), p.MaxAttempts)
 	}
 }
 

@@ -19,9 +19,10 @@ func Deploy(base http.RoundTripper, rate float64) *http.Client {
 		Base: base,
 		Policy: retrip.Policy{
 			// Five waits, at least half of 0.5, 1, 2, 2 and 2 s: 3.75 s in all.
-			MaxAttempts: 6,
-			Backoff:     retrip.Backoff{Base: 500 * time.Millisecond, Cap: 2 * time.Second, Jitter: retrip.EqualJitter},
-			Deadline:    15 * time.Second,
+			MaxAttempts:    6,
+			Backoff:        retrip.Backoff{Base: 500 * time.Millisecond, Cap: 2 * time.Second, Jitter: retrip.EqualJitter},
+			AttemptTimeout: time.Second,
+			Deadline:       15 * time.Second,
 			// The default budget of 5 stops retries after a few failures. This one
 			// covers the requests of the restart.
 			Budget: 20 + 2*away*rate,

@@ -87,8 +87,8 @@ func (d *Debt) Clear() bool { return *d == Debt{} }
 
 // Failure is that of an attempt.
 type Failure struct {
-	Route   uint8 // of its request, see [RouteOf]
-	Retries uint8 // of the same request that have failed before
+	Route   uint32 // of its request, see [RouteOf]
+	Retries uint8  // of the same request that have failed before
 	Timeout bool
 	Asks    bool // a host that is well has answered: a retry only asks again
 }
@@ -109,16 +109,15 @@ func (d *Debt) Spend(r Rule, f Failure) (paid int32, refusal Refusal) {
 	case f.Retries == 0 || f.Retries >= priced && !f.Asks:
 		paid = RetryCost
 	}
-	route := &d.Routes[f.Route]
-	waits := r.waits(route.Row)
+	route := d.route(f.Route, false)
 	switch {
 	case stopped:
 		return 0, Failing
 	case d.Missing+int64(paid)+left > r.Size:
 		return 0, Exhausted
-	case route.Good < waits:
+	case route.Held(r) > 0:
 		return 0, RouteFailing
-	case waits > 0:
+	case route != nil:
 		route.Good = 0
 	}
 	d.Recent = recent
@@ -158,33 +157,36 @@ func (d *Debt) Fail(r Rule, f Failure, retry bool, paid int32) {
 			d.Row++
 		}
 	}
-	if route := &d.Routes[f.Route]; retry && !f.Asks {
+	if !retry || f.Asks {
+		return
+	}
+	route := d.route(f.Route, false)
+	if route != nil {
 		route.Good = 0
-		if f.Timeout || d.Recent > 0 || f.Retries+1 == priced || r.waits(route.Row) > 0 {
-			route.fail()
-		}
+	}
+	if f.Timeout || d.Recent > 0 || f.Retries+1 == priced || route.Held(r) > 0 {
+		d.failed(f.Route)
 	}
 }
 
 // GiveUp records that no retry follows f, which is recorded already. If the request made too
 // few retries to count for the route, it counts now.
 func (d *Debt) GiveUp(r Rule, f Failure) {
-	route := &d.Routes[f.Route]
-	if r.Size > 0 && !f.Asks && f.Retries > 0 && f.Retries < priced && d.Recent == 0 && r.waits(route.Row) == 0 {
-		route.fail()
+	if r.Size > 0 && !f.Asks && f.Retries > 0 && f.Retries < priced && d.Recent == 0 && d.route(f.Route, false).Held(r) == 0 {
+		d.failed(f.Route)
 	}
 }
 
 // Succeed records a success: that of a first attempt if first is true, or else of a
 // retry, if the budget allowed it. paid is what the retries of the request took.
-func (d *Debt) Succeed(r Rule, paid int32, first, retry, slow bool, route uint8) {
+func (d *Debt) Succeed(r Rule, paid int32, first, retry, slow bool, route uint32) {
 	if r.Size == 0 || d.Clear() {
 		return
 	}
 	slow = slow && d.Recent > 0
 	d.Row, d.Recent = 0, max(d.Recent, 1)-1
 	if !slow {
-		d.Routes[route].succeed(first, retry)
+		d.route(route, false).succeed(first, retry)
 	}
 	switch {
 	case slow && first:

@@ -23,9 +23,9 @@ func TestMain(m *testing.M) { testenv.RareGC(m) }
 // size of 0 means no limit.
 type model struct {
 	missing int
-	row     int // failed retries in a row
-	recent  int // outcomes until the last timeout is forgotten
-	routes  [budget.Routes]modelRoute
+	row     int           // failed retries in a row
+	recent  int           // outcomes until the last timeout is forgotten
+	routes  [6]modelRoute // by name; fewer than share rows
 }
 
 // modelRoute is a part of a host.
@@ -100,7 +100,7 @@ func (m *model) success(q *modelRequest, took time.Duration) {
 		case slow:
 		case q.budgeted:
 			*route = modelRoute{}
-		case first && (route.row > 0 || route.good > 0):
+		case first && route.row > 0:
 			if route.good++; route.good == 255 {
 				*route = modelRoute{}
 			}
@@ -179,9 +179,7 @@ func (m *model) spend(q *modelRequest, timeout bool) decide.Reason {
 		case route.good < waits:
 			return decide.RetriesFailing
 		}
-		if waits > 0 {
-			route.good = 0
-		}
+		route.good = 0
 		m.missing += cost
 		m.recent = recent
 		q.paid = cost
@@ -190,12 +188,15 @@ func (m *model) spend(q *modelRequest, timeout bool) decide.Reason {
 	return 0
 }
 
-func owedOf(m *model) budget.Debt {
-	d := budget.Debt{Missing: int64(m.missing) * 1000, Row: uint32(m.row), Recent: uint8(m.recent)}
-	for i, route := range m.routes {
-		d.Routes[i] = budget.Route{Row: uint8(route.row), Good: uint8(route.good)}
+// differs reports whether d isn't what the model says.
+func (m *model) differs(d budget.Debt) bool {
+	var routes [len(m.routes)]modelRoute
+	for _, route := range d.Routes {
+		if route.Row > 0 {
+			routes[route.Name] = modelRoute{int(route.Row), int(route.Good)}
+		}
 	}
-	return d
+	return d.Missing != int64(m.missing)*1000 || int(d.Row) != m.row || int(d.Recent) != m.recent || routes != m.routes
 }
 
 // The budget behaves like its model, over a million random steps of up to

@@ -8,16 +8,45 @@ import (
 	"strings"
 )
 
-// Routes is how many rows of routes a host has. With a single one, a dead fifth of a host
-// costs the others most of the retries that would save them.
+// Routes is how many rows a host has for the routes that fail. Further ones share them.
+// With a single one, a dead fifth of a host costs the others most of the retries that would
+// save them.
 const Routes = 8
 
-// Route is what is known of the requests of one route, or of several that share the row. A
-// success elsewhere doesn't show that the route is well, nor does that of another request
-// to it, which may concern another shard or tenant: only a retry that succeeds does.
+// Route is what is known of the requests of one route that fails. A success elsewhere
+// doesn't show that the route is well, nor does that of another request to it, which may
+// concern another shard or tenant: only a retry that succeeds does. A zero Row is free.
 type Route struct {
-	Row  uint8 // failures since a retry succeeded
-	Good uint8 // successes since the last retry
+	Name uint32 // see [RouteOf]
+	Row  uint8  // failures since a retry succeeded
+	Good uint8  // successes since the last retry
+}
+
+// route returns the row of a route, or nil if there is none. If make is true, it makes one.
+func (d *Debt) route(name uint32, make bool) *Route {
+	free := -1
+	for i := range d.Routes {
+		switch t := &d.Routes[i]; {
+		case t.Row == 0:
+			free = i
+		case t.Name == name:
+			return t
+		}
+	}
+	switch {
+	case free < 0:
+		return &d.Routes[name%Routes]
+	case !make:
+		return nil
+	}
+	d.Routes[free] = Route{Name: name}
+	return &d.Routes[free]
+}
+
+// failed counts a failure of a route.
+func (d *Debt) failed(name uint32) {
+	t := d.route(name, true)
+	t.Row = min(t.Row, math.MaxUint8-1) + 1
 }
 
 // waits returns how many successes a retry of a route waits for, after so many failures
@@ -30,12 +59,18 @@ func (r Rule) waits(row uint8) uint8 {
 	return fewest << (2 * min(over, steps))
 }
 
-func (t *Route) fail() { t.Row = min(t.Row, math.MaxUint8-1) + 1 }
+// Held returns how many successes there a retry of the route still waits for.
+func (t *Route) Held(r Rule) uint8 {
+	if t == nil {
+		return 0
+	}
+	return max(t.Good, r.waits(t.Row)) - t.Good
+}
 
 // succeed records a success of a first attempt, or of a retry that the budget allowed.
 func (t *Route) succeed(first, retry bool) {
 	switch {
-	case *t == Route{}:
+	case t == nil:
 	case retry:
 		*t = Route{}
 	case first:
@@ -48,11 +83,11 @@ func (t *Route) succeed(first, retry bool) {
 // segments is how many segments of a path may be the one that names the route.
 const segments = 4
 
-// RouteOf returns the number of the row in which requests with this method and path count.
-// A route is a method and the first segment of the path that says what the request is
+// RouteOf returns the number that names the route of requests with this method and path. A
+// route is a method and the first segment of the path that says what the request is
 // about. That is none that all routes of an API have in common, such as a version, and none
-// with a digit, which is likely an id. Two routes may share a row.
-func RouteOf(method, path string) uint8 {
+// with a digit, which is likely an id.
+func RouteOf(method, path string) uint32 {
 	const offset, prime = 2166136261, 16777619 // FNV-1a
 	h := uint32(offset)
 	add := func(s string) {
@@ -62,7 +97,7 @@ func RouteOf(method, path string) uint8 {
 	}
 	add(method)
 	add(subject(path))
-	return uint8((h ^ h>>16) % Routes)
+	return h
 }
 
 // subject returns the segment of path that names the route, or "" if there is none.

@@ -71,10 +71,37 @@ func TestRouteOf(t *testing.T) {
 		assert.Equal(t, want, budget.Subject(path), path)
 	}
 	assert.NotEqual(t, budget.RouteOf("GET", "/orders"), budget.RouteOf("PUT", "/orders"))
-	rows := map[uint8]bool{}
-	for _, name := range strings.Fields("users orders carts search login items stock prices events images reviews audit") {
-		rows[budget.RouteOf("GET", "/"+name)] = true
+	assert.Equal(t, budget.RouteOf("GET", "/orders/1"), budget.RouteOf("GET", "/api/v2/orders"))
+	assert.NotPanics(t, func() { budget.RouteOf("", strings.Repeat("a1/", 100_000)) })
+}
+
+// Eight routes that fail have rows of their own. More share them, and the rest of the host
+// with them.
+func TestDebt_Routes(t *testing.T) {
+	r := budget.Rule{Size: 5 * budget.Token, Credit: budget.Credit}
+	var d budget.Debt
+	fail := func(route uint32) {
+		for retries := range uint8(3) {
+			d.Fail(r, budget.Failure{Route: route, Retries: retries}, true, budget.RetryCost)
+		}
 	}
-	assert.GreaterOrEqual(t, len(rows), 5)
-	assert.Less(t, budget.RouteOf("", strings.Repeat("a/", 100_000)), uint8(budget.Routes))
+	spend := func(route uint32) (why budget.Refusal) {
+		d.Missing, d.Row = 0, 0
+		_, why = d.Spend(r, budget.Failure{Route: route})
+		return why
+	}
+	for range 5 {
+		for route := range uint32(budget.Routes - 1) {
+			fail(1000 + route)
+		}
+	}
+	assert.Equal(t, budget.RouteFailing, spend(1000))
+	assert.Zero(t, spend(7), "no other route pays")
+	for range 5 {
+		fail(2000)
+	}
+	assert.Equal(t, budget.RouteFailing, spend(7), "all rows are taken")
+	d.Succeed(r, 0, false, true, false, 2000)
+	assert.Zero(t, spend(7))
+	assert.Equal(t, budget.RouteFailing, spend(1001))
 }

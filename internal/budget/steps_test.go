@@ -181,7 +181,7 @@ func (s *walk) step() {
 		s.bad, s.late = pick(s.random, 0, .2, .5, .8, 1), pick(s.random, 0, .1, .5, 1)
 		return
 	case len(s.out) == 0 || n < 300 && len(s.out) < 8:
-		q := &modelRequest{policy: s.policy, call: decide.Call{Route: uint8(s.random.IntN(2))}}
+		q := &modelRequest{policy: s.policy, call: decide.Call{Route: uint32(s.random.IntN(len(s.model.routes)))}}
 		s.out = append(s.out, q)
 		s.asked(len(s.out)-1, q.policy.rules.First(s.host, &q.call, s.now, draw))
 		return
@@ -207,7 +207,7 @@ func (s *walk) check(step int) {
 	for _, q := range s.out {
 		most = max(most, q.policy.rules.Budget.Size)
 	}
-	if owed != owedOf(&s.model) || owed.Missing < 0 || owed.Missing > most || state.Tokens < 0 || state.Tokens > state.Size {
+	if s.model.differs(owed) || owed.Missing < 0 || owed.Missing > most || state.Tokens < 0 || state.Tokens > state.Size {
 		s.t.Fatalf("run %d, step %d: %+v of %d, the model says %+v, and the state %+v", s.seed, step, owed, most, s.model, state)
 	}
 }

@@ -40,8 +40,8 @@ type Call struct {
 	// must then ask from time to time.
 	Waiter any
 
-	// Route is the row of the host's budget in which the call counts, see [budget.RouteOf].
-	Route uint8
+	// Route names the route of the call, see [budget.RouteOf].
+	Route uint32
 
 	// Account is the size of the fleet's account. If 0, the call asks none.
 	Account float64
