@@ -79,11 +79,15 @@ func TestBursts_LostConnections(t *testing.T) {
 					})
 				}
 				time.Sleep(time.Second)
+				mu.Lock()
 				for _, c := range conns {
 					c.Reset()
 				}
+				mu.Unlock()
 				close(lost)
 				requests.Wait()
+				mu.Lock()
+				defer mu.Unlock()
 				t.Logf("%d of %d saved with %d sends over %d connections", saved, tt.requests, sends, len(conns))
 				assert.LessOrEqual(t, sends, tt.requests+tt.retries)
 				if !tt.dead && !tt.hangs {
