@@ -34,6 +34,7 @@ type checked struct {
 // checkedCase is a case with times in seconds. A time that was not seen to end is null.
 type checkedCase struct {
 	Load            float64  `json:"load"`
+	Well            float64  `json:"well,omitempty"` // share of the host's requests that always succeed
 	Brownout        float64  `json:"brownout_seconds"`
 	Recovery        *float64 `json:"recovery_seconds"`
 	Without         *float64 `json:"recovery_seconds_without_retries"`
@@ -53,7 +54,7 @@ func newCheckedCase(c sim.RecoveryCase) checkedCase {
 		return new(d.Seconds())
 	}
 	share := func(x float64) float64 { return math.Round(x*1e4) / 1e4 }
-	return checkedCase{share(c.Load), c.Trigger.For.Seconds(), seconds(c.Recovery), seconds(c.Without), share(c.Good), share(c.GoodWithout),
+	return checkedCase{share(c.Load), c.Well, c.Trigger.For.Seconds(), seconds(c.Recovery), seconds(c.Without), share(c.Good), share(c.GoodWithout),
 		c.Passed, c.Seeds, c.Verdict.String(), c.Verdict != sim.Fails}
 }
 
@@ -62,19 +63,21 @@ type checking struct {
 	*flags
 	fleet   sim.Scenario // with the numbers that the user gave
 	loads   []float64
+	well    []float64
 	lengths []time.Duration
 	price   bool
 }
 
 // check runs a sim.RecoveryCheck for a backend of which the caller knows little.
 func check(f *flags) work {
-	c := &checking{flags: f, fleet: sim.Overload(), loads: []float64{0.7, 0.9}, lengths: []time.Duration{time.Second, 10 * time.Second, time.Minute}}
+	c := &checking{flags: f, fleet: sim.Overload(), loads: []float64{0.7, 0.9}, well: []float64{0.5}, lengths: []time.Duration{time.Second, 10 * time.Second, time.Minute}}
 	s := &c.fleet
 	f.IntVar(&s.Fleet.Clients, f.field("clients", "Fleet.Clients"), s.Fleet.Clients, "processes with a Transport, each with a budget of its own")
 	f.Float64Var(&s.Arrivals.Rate, f.field("rate", "Arrivals.Rate"), s.Arrivals.Rate, "requests per second of all clients to this host, at the first of the loads")
 	f.DurationVar(&s.Backend.Service, f.field("service", "Backend.Service"), s.Backend.Service, "mean time to serve a request")
 	f.queue()
-	f.part(s)
+	f.gateway(s)
+	f.Var(&numbers[float64]{&c.well, parseFloat, "number"}, f.field("well", "Well"), "`shares` of the host's requests that always succeed, for the case that only the rest is overloaded; 0 for no such case")
 	f.DurationVar(&s.Fleet.Timeout, f.field("timeout", "Fleet.Timeout"), s.Fleet.Timeout, "timeout of an attempt, if the policy sets none")
 	f.Var(&numbers[float64]{&c.loads, parseFloat, "number"}, f.field("loads", "Loads"), "`shares` of the backend's capacity that arrive")
 	f.Var(&numbers[time.Duration]{&c.lengths, time.ParseDuration, "duration"}, f.field("lengths", "Brownouts"), "lengths of the brownouts: `durations`")
@@ -149,7 +152,7 @@ func (c *checking) part() (s sim.Scenario, err error) {
 func (c *checking) try(ctx context.Context, s sim.Scenario, progress func(float64)) (*checked, error) {
 	p, one := s.Policy, &checked{Policy: s.Policy.Name}
 	queue := c.setQueue(&s)
-	cases, err := sim.RecoveryCheck{Loads: c.loads[1:], Brownouts: c.lengths}.Cases(ctx, s, func(done float64) { progress(done / 2) })
+	cases, err := sim.RecoveryCheck{Loads: c.loads[1:], Brownouts: c.lengths, Well: c.well}.Cases(ctx, s, func(done float64) { progress(done / 2) })
 	var idle *sim.ParameterError // a case in which no policy could fail
 	harmless := errors.As(err, &idle) && idle.Field == "Backend.Queue"
 	slices.SortStableFunc(cases, func(a, b sim.RecoveryCase) int { return cmp.Compare(b.Verdict, a.Verdict) })
@@ -171,9 +174,7 @@ func (c *checking) try(ctx context.Context, s sim.Scenario, progress func(float6
 		one.Sentence = p.Name + " recovers as fast as without retries, or at most 5 s later"
 	}
 	one.notes = append(one.notes, one.Sentence)
-	if p.Retry.AttemptTimeout <= 0 {
-		one.notes = append(one.notes, fmt.Sprintf("%s sets no AttemptTimeout: an attempt is taken to end after %v, as -timeout says", p.Name, s.Fleet.Timeout))
-	}
+	one.notes = append(one.notes, c.assumed(&s, queue))
 	if err := c.costs(ctx, s, one); err != nil || worst.Verdict == sim.Passes {
 		return one, err
 	}
@@ -185,6 +186,20 @@ func (c *checking) try(ctx context.Context, s sim.Scenario, progress func(float6
 	one.PassesWith = c.remedies(p, found, ok)
 	one.notes = append(one.notes, p.Name+" passes with: "+one.PassesWith)
 	return one, nil
+}
+
+// assumed names what decides the verdict and what the policy doesn't say.
+func (c *checking) assumed(s *sim.Scenario, queue time.Duration) string {
+	text := fmt.Sprintf("%s: assumed are requests that take %v, and queues that take %v when they are full", s.Policy.Name, s.Backend.Service, queue)
+	if s.Policy.Retry.AttemptTimeout <= 0 {
+		text += fmt.Sprintf("; it sets no AttemptTimeout: an attempt is taken to end after %v, as -timeout says", s.Fleet.Timeout)
+	}
+	for _, share := range c.well {
+		if share > 0 {
+			text += fmt.Sprintf("; \"of a part\": %.0f %% of the requests to the host always succeed, and the backend has the rest", 100*share)
+		}
+	}
+	return text
 }
 
 // costs adds what retries and hedges cost.
@@ -218,8 +233,12 @@ func (c *checking) blame(name string, k *sim.RecoveryCase) string {
 	default:
 		does = fmt.Sprintf("takes %s to recover", after(k.Recovery, 0))
 	}
-	return fmt.Sprintf("%d clients with %.3g requests/s each, at %.0f %% load: after %v in which work takes %.1f × as long, %s %s; without retries it takes %s",
-		c.fleet.Fleet.Clients, c.perClient()*k.Load/c.loads[0], 100*k.Load, k.Trigger.For, k.Trigger.Slowdown, name, does, after(k.Without, 0))
+	part := ""
+	if k.Well > 0 {
+		part = fmt.Sprintf(" of a part of the host, beside %.0f %% of requests that always succeed", 100*k.Well)
+	}
+	return fmt.Sprintf("%d clients with %.3g requests/s each, at %.0f %% load%s: after %v in which work takes %.1f × as long, %s %s; without retries it takes %s",
+		c.fleet.Fleet.Clients, c.perClient()*k.Load/c.loads[0], 100*k.Load, part, k.Trigger.For, k.Trigger.Slowdown, name, does, after(k.Without, 0))
 }
 
 // remedies says with which change a policy passes, or which changes don't help.
@@ -236,9 +255,15 @@ func (c *checking) remedies(p sim.Policy, found sim.Remedy, ok bool) string {
 
 func caseRow(policy string, c sim.RecoveryCase) []string {
 	row := []string{policy, fmt.Sprintf("%.0f %%", 100*c.Load), fmt.Sprint(c.Trigger.For)}
+	if c.Well > 0 {
+		row[1] += " of a part"
+	}
 	share := func(x float64) string { return fmt.Sprintf("%.1f %%", 100*x) }
 	if c.Without == sim.Never {
 		return append(row, "–", "more than 120 s", "–", share(c.GoodWithout), "not due to retries")
+	}
+	if c.Idle {
+		return append(row, "–", "–", "–", share(c.GoodWithout), "no effect")
 	}
 	verdict := map[sim.Verdict]string{sim.Borderline: "borderline", sim.Fails: "FAILS"}[c.Verdict]
 	return append(row, after(c.Recovery, c.Watched), after(c.Without, 0), share(c.Good), share(c.GoodWithout), verdict)

@@ -371,8 +371,7 @@ func (n *numbers[T]) Set(s string) error {
 	return nil
 }
 
-// part adds the flags for a host of which only a part is overloaded.
-func (f *flags) part(s *sim.Scenario) {
-	f.Float64Var(&s.Backend.Well, f.field("well", "Backend.Well"), s.Backend.Well, "share of requests that are always answered at once: those to another route, shard or tenant of the host; only the others count")
+// gateway adds the flag for a gateway in front of the backend.
+func (f *flags) gateway(s *sim.Scenario) {
 	f.DurationVar(&s.Backend.Gateway, f.field("gateway", "Backend.Gateway"), s.Backend.Gateway, "time after which a gateway answers with 504, while the backend works on; 0 means none")
 }

@@ -325,7 +325,7 @@ func TestCheck(t *testing.T) {
 	require.NoError(t, os.WriteFile(hosts, []byte(`{"hosts": {"*.example.com": {"max_attempts": 2}}}`), 0o600))
 	unfit := filepath.Join(t.TempDir(), "unfit.json")
 	require.NoError(t, os.WriteFile(unfit, []byte(`{"attempt_timeout": "300ms", "deadline": "1s"}`), 0o600))
-	const short = " -lengths 1s -loads 0.7"
+	const short = " -lengths 1s -loads 0.7 -well 0"
 	for _, c := range []struct {
 		args, says string
 		code       int
@@ -337,8 +337,10 @@ func TestCheck(t *testing.T) {
 		{"-clients 400 -rate 2000", "retrip recovers as fast as without retries", 0, true}, // README.md
 		{"-clients 10000", "passes with: the fleet's account with fleet_budget 175", exitFailed, true},
 		{"-clients 28572 -rate 2000" + short, "passes with: the fleet's account with fleet_budget 500", exitFailed, true},
-		{"-clients 300 -lengths 1s -loads 0.95", "passes with: nothing that check tried: budget 2; budget 1; the fleet's account", exitFailed, true},
-		{"-clients 900 -lengths 10s,1s -loads 0.7", "after 1s in which work takes 3.3 × as long, retrip is borderline, since it recovers in time with 7 of 15 seeds", 0, false},
+		{"-clients 300 -lengths 1s -loads 0.95 -well 0", "passes with: nothing that check tried: budget 2; budget 1; the fleet's account", exitFailed, true},
+		{"-clients 900 -lengths 10s -loads 0.7", "900 clients with 0.778 requests/s each, at 70 % load of a part of the host, beside 50 % of requests that always succeed: after 10s", exitFailed, false},
+		{"-clients 400 -lengths 10s,100ms -loads 0.7 -queue 2s", "queues that take 2s when they are full", 0, true},
+		{"-clients 900 -lengths 10s,1s -loads 0.7 -well 0", "after 1s in which work takes 3.3 × as long, retrip is borderline, since it recovers in time with 7 of 15 seeds", 0, false},
 		{"-policy no-budget" + short, "no-budget passes with: budget 2", exitFailed, false},
 		{"-policy no-budget -clients 1 -rate 10" + short, "1 clients with 10 requests/s each", exitFailed, true},
 		{"-breaker-ratio 0.5 -breaker-open-for 60s" + short, "retrip passes with: breaker off", exitFailed, false},
@@ -350,7 +352,7 @@ func TestCheck(t *testing.T) {
 		{"-queue 100ms -policy no-budget" + short, "any policy recovers here: a full queue of 100ms", 0, false},
 		{"-timeout 250ms" + short, "retrip sets no AttemptTimeout: an attempt is taken to end after 250ms", 0, true},
 		{"-policy testdata/hedge.json -clients 10" + short, "where only the queue makes requests late: the 99th percentile is ", 0, false},
-		{"-policy testdata/hedge.json -clients 700 -rate 350 -lengths 1s -loads 0.5", "hedge has no hedges here: each client sends 0.5 requests/s to the host, fewer than 2", 0, false},
+		{"-policy testdata/hedge.json -clients 700 -rate 350 -lengths 1s -loads 0.5 -well 0", "hedge has no hedges here: each client sends 0.5 requests/s to the host, fewer than 2", 0, false},
 	} {
 		if c.slow && !testenv.Tables() {
 			continue

@@ -37,7 +37,10 @@ func overload(f *flags) work {
 	f.IntVar(&s.Backend.Workers, f.field("workers", "Backend.Workers"), s.Backend.Workers, "workers of the backend; 0 means unlimited")
 	f.DurationVar(&s.Backend.Service, f.field("service", "Backend.Service"), s.Backend.Service, "mean time to serve a request")
 	f.queue()
-	f.part(&s)
+	f.gateway(&s)
+	f.Float64Var(&s.Backend.Well, f.field("well", "Backend.Well"), s.Backend.Well, "share of requests that are always answered at once: those to another shard or tenant of the host; only the others count")
+	f.Float64Var(&s.Backend.BrokenShare, f.field("dead-route", "Backend.BrokenShare"), s.Backend.BrokenShare, "share of requests to a route that answers everything with 503")
+	f.BoolVar(&s.Trigger.Loses, "trigger-loses", s.Trigger.Loses, "as the trigger begins, all connections break: the attempts under way end with an error")
 	f.IntVar(&s.Backend.Instances, f.field("instances", "Backend.Instances"), s.Backend.Instances, "number of backends behind the name, each with -workers and -queue; 0 means one")
 	f.IntVar(&s.Backend.Dead, f.field("dead", "Backend.Dead"), s.Backend.Dead, "number of backends that fail every attempt at once")
 	f.Float64Var(&s.Backend.FailureRate, f.field("failures", "Backend.FailureRate"), s.Backend.FailureRate, "share of requests that get a 503 whatever the load")
@@ -74,6 +77,15 @@ func overload(f *flags) work {
 			r.notes = append(r.notes, fmt.Sprintf("recovery: from the end of the %s until 95 %% of the arriving requests are answered; during: of the requests that arrive during the %[1]s, those answered, and the attempts made per request; peak: in one second", cause(s.Trigger)))
 		}
 		for _, group := range groups {
+			if share := s.Backend.BrokenShare; share > 0 {
+				r.notes = append(r.notes, fmt.Sprintf("%s: the dead route gets %.2f attempts per request, and %.2f %% of the other requests succeed", group[0].Policy,
+					mid(group, func(r *sim.Result) float64 { return float64(r.DeadAttempts) / float64(max(1, r.DeadRequests)) }),
+					mid(group, func(r *sim.Result) float64 { return 100 * r.AliveRate() })))
+			}
+			if s.Trigger.Loses {
+				r.notes = append(r.notes, fmt.Sprintf("%s: %.0f requests lose their connection, of which %.0f %% succeed in the end", group[0].Policy,
+					mid(group, func(r *sim.Result) float64 { return float64(r.Lost) }), mid(group, saved)))
+			}
 			if group[0].StoreOperations > 0 {
 				r.notes = append(r.notes, fmt.Sprintf("%s: the store handles %.0f operations/s, and %.0f in its busiest second", group[0].Policy,
 					mid(group, func(r *sim.Result) float64 { return float64(r.StoreOperations) / r.Until.Seconds() }),
@@ -89,6 +101,9 @@ func overload(f *flags) work {
 		return r, err
 	}
 }
+
+// saved returns the share of the requests on broken connections that succeed, in per cent.
+func saved(r *sim.Result) float64 { return 100 * float64(r.Saved) / float64(max(1, r.Lost)) }
 
 // size sets the workers of s, or its rate of arrivals.
 func (f *flags) size(s *sim.Scenario) error {

@@ -26,12 +26,15 @@ type priced struct {
 // one seed and not with another.
 const priceRuns = 15
 
-// blip is the length of a short outage.
-const blip = 200 * time.Millisecond
+// blip is the length of a short outage, and inFlight how many requests a connection has.
+const (
+	blip     = 200 * time.Millisecond
+	inFlight = 200
+)
 
 // priceOf measures what a policy costs clients that send perClient requests per
-// second each, and what happens without retries: in three cases in which retries,
-// or a budget, cost much, two results each.
+// second each, and what happens without retries: in cases in which retries,
+// or a budget, cost or save much, two results each.
 func priceOf(ctx context.Context, p sim.Policy, perClient float64, seed uint64) ([]priced, error) {
 	clients := func(rate float64) int { return min(100_000, max(1, int(rate/perClient+0.5))) }
 	steady := sim.TenBackends(clients(900)).LoadOf(0.9)
@@ -40,8 +43,12 @@ func priceOf(ctx context.Context, p sim.Policy, perClient float64, seed uint64) 
 	steady.Horizon, refuse.Horizon = 150*time.Second, 150*time.Second
 	outage := sim.Overload()
 	outage.Fleet.Clients, outage.Trigger, outage.Horizon = clients(700), sim.Trigger{At: 10 * time.Second, For: blip, FailureRate: 1}, 30*time.Second
+	dead, lost := sim.Faults(0.1), sim.Faults(0)
+	dead.Fleet.Clients, dead.Backend.BrokenShare, dead.Horizon = clients(dead.Arrivals.Rate), 0.2, 30*time.Second
+	lost.Fleet.Clients, lost.Arrivals.Rate, lost.Backend.Service, lost.Backend.Fixed = 1, inFlight/0.05, 50*time.Millisecond, true
+	lost.Trigger, lost.Horizon = sim.Trigger{At: time.Second, For: time.Millisecond, Loses: true}, 4*time.Second
 	success := func(r *sim.Result) float64 { return 100 * r.SuccessRate() }
-	saved := func(r *sim.Result) float64 { return 100 * r.Goodput * blip.Seconds() / float64(r.TriggerRequests) }
+	inOutage := func(r *sim.Result) float64 { return 100 * r.Goodput * blip.Seconds() / float64(r.TriggerRequests) }
 	cases := []struct {
 		name string
 		s    sim.Scenario
@@ -49,7 +56,10 @@ func priceOf(ctx context.Context, p sim.Policy, perClient float64, seed uint64) 
 	}{
 		{fmt.Sprintf("90 %% load on ten backends, %d clients: success", steady.Fleet.Clients), steady, success},
 		{fmt.Sprintf("70 %% load on ten backends, 3 of them refuse, %d clients: success", refuse.Fleet.Clients), refuse, success},
-		{fmt.Sprintf("outage of %v, %.4g requests/s per client: requests saved", blip, outage.Arrivals.Rate/float64(outage.Fleet.Clients)), outage, saved},
+		{fmt.Sprintf("outage of %v, %.4g requests/s per client: requests saved", blip, outage.Arrivals.Rate/float64(outage.Fleet.Clients)), outage, inOutage},
+		{fmt.Sprintf("10 %% fail at random and a fifth of the requests go to a dead route, %d clients: success of the others", dead.Fleet.Clients), dead,
+			func(r *sim.Result) float64 { return 100 * r.AliveRate() }},
+		{fmt.Sprintf("a connection with %d requests in flight breaks: requests saved", inFlight), lost, saved},
 	}
 	none, err := sim.Preset("no-retries", p.Retry)
 	if err != nil {
@@ -90,8 +100,8 @@ func (p *priced) text() string {
 
 func priceSentence(found []priced, perClient float64) string {
 	return fmt.Sprintf("what %s costs clients with %.3g requests/s each: at a steady 90 %% load on ten backends chosen at random %s of the requests succeed, without retries %s; "+
-		"if 3 of the ten refuse everything at 70 %% load %s, without %s; of the requests in an outage of %v, retries save %s",
-		found[0].Policy, perClient, found[1].text(), found[0].text(), found[3].text(), found[2].text(), blip, found[5].text())
+		"if 3 of the ten refuse everything at 70 %% load %s, without %s; of the requests in an outage of %v, retries save %s, and of %d on a connection that breaks %s; beside a dead route, %s of the requests to others succeed if one in ten fails at random, without %s",
+		found[0].Policy, perClient, found[1].text(), found[0].text(), found[3].text(), found[2].text(), blip, found[5].text(), inFlight, found[9].text(), found[7].text(), found[6].text())
 }
 
 // hedgeCost is what hedges cost where nothing but the queue makes requests late.

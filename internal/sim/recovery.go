@@ -28,10 +28,16 @@ type RecoveryCheck struct {
 	// Loads are the loads to test, as shares of the backend's capacity, in
 	// addition to the scenario's own.
 	Loads []float64
+
+	// Well are shares of a host's requests that always succeed. With each, only the rest
+	// of the host is overloaded, at the scenario's own load, by the brownout whose length
+	// is closest to 10 s. Every client sends the host as many requests as in the other cases.
+	Well []float64
 }
 
 const (
 	recoveryAllowed  = 5 * time.Second   // later than without retries
+	partBrownout     = 10 * time.Second  // of a part of the host
 	recoveryWarmUp   = 10 * time.Second  // until the trigger
 	recoveryWatch    = 30 * time.Second  // how long to watch without retries
 	recoveryPatience = 120 * time.Second // the same, if it doesn't recover in that time
@@ -89,7 +95,9 @@ func (v Verdict) String() string { return [...]string{"passes", "borderline", "f
 // RecoveryCase is what a [RecoveryCheck] measured with one load and brownout.
 type RecoveryCase struct {
 	Load    float64 // arrivals as a share of the backend's capacity
+	Well    float64 // share of the host's requests that always succeed, and don't count
 	Trigger Trigger
+	Idle    bool // the brownout has no effect
 
 	// Recovery and Without are the times to recover with and without retries: to
 	// the first second in which goodput is back, which begins at any tenth of a
@@ -119,8 +127,7 @@ func (c *RecoveryCase) InTime() bool {
 	return c.Recovery != Never && c.Recovery <= c.Without+recoveryAllowed
 }
 
-// Cases returns what it measured in all cases that had an effect on s, which
-// must have no trigger of its own. The error is a *[ParameterError] if s proves
+// Cases returns what it measured in all cases of s, which must have no trigger of its own. The error is a *[ParameterError] if s proves
 // nothing: if no brownout has an effect, or if s recovers under any policy
 // because no request waits in the backend's queue longer than an attempt may
 // take. If ctx ends, Cases returns the cases measured until then. It calls
@@ -135,11 +142,12 @@ func (c RecoveryCheck) Cases(ctx context.Context, s Scenario, progress func(done
 			return cases, err
 		}
 		if p.without == Never {
-			cases = append(cases, RecoveryCase{Load: p.Load(), Trigger: p.Trigger, Recovery: Never, Without: Never, GoodWithout: p.during(p.bare)})
+			cases = append(cases, RecoveryCase{Load: p.Load(), Well: p.Backend.Well, Trigger: p.Trigger, Recovery: Never, Without: Never, GoodWithout: p.during(p.bare)})
 			continue
 		}
 		if p.without == 0 && p.bare.share(p.begin(), p.end()) >= p.good {
-			continue // the brownout has no effect
+			cases = append(cases, RecoveryCase{Load: p.Load(), Well: p.Backend.Well, Trigger: p.Trigger, Idle: true, Good: p.during(p.bare), GoodWithout: p.during(p.bare)})
+			continue
 		}
 		one, err := p.try(ctx, p.Policy)
 		if err == nil && one.Recovery == Never {
@@ -153,7 +161,7 @@ func (c RecoveryCheck) Cases(ctx context.Context, s Scenario, progress func(done
 			progress(float64(i+1) / float64(len(places)+1))
 		}
 	}
-	if len(cases) == 0 {
+	if !slices.ContainsFunc(cases, func(c RecoveryCase) bool { return !c.Idle }) {
 		return nil, &ParameterError{"Arrivals.Rate", s.Arrivals.Rate, "more: no trigger has an effect"}
 	}
 	if slices.ContainsFunc(cases, func(c RecoveryCase) bool { return c.Verdict != Passes }) {
@@ -175,17 +183,33 @@ func (c RecoveryCheck) validate(s Scenario) error {
 	for _, load := range c.Loads {
 		check.want(load > 0 && load < 1, "Loads", load, "more than 0 and less than 1: 0.7 is 70 % of the capacity")
 	}
+	for _, share := range c.Well {
+		check.number("Well", share, 0, 0.99)
+	}
 	return check.err
 }
 
 // places returns the places of a check, those with the scenario's own load first.
 func (c RecoveryCheck) places(s Scenario) (list []*place) {
+	add := func(s Scenario, load float64, d time.Duration) {
+		p := &place{Scenario: s.LoadOf(load)}
+		toBin := (recoveryBin - d%recoveryBin) % recoveryBin
+		p.Trigger = Trigger{At: recoveryWarmUp + toBin, For: d, Slowdown: max(3.3, 2.31/load)}
+		list = append(list, p)
+	}
 	for _, load := range append([]float64{s.Load()}, c.Loads...) {
 		for _, d := range c.Brownouts {
-			p := &place{Scenario: s.LoadOf(load)}
-			toBin := (recoveryBin - d%recoveryBin) % recoveryBin
-			p.Trigger = Trigger{At: recoveryWarmUp + toBin, For: d, Slowdown: max(3.3, 2.31/load)}
-			list = append(list, p)
+			add(s, load, d)
+		}
+	}
+	for _, share := range c.Well {
+		if share > 0 {
+			part := s
+			part.Backend.Well = share
+			part.Fleet.Clients = int(math.Round(float64(s.Fleet.Clients) / (1 - share)))
+			add(part, s.Load(), slices.MinFunc(c.Brownouts, func(a, b time.Duration) int {
+				return cmp.Compare((a - partBrownout).Abs(), (b - partBrownout).Abs())
+			}))
 		}
 	}
 	return list
@@ -266,7 +290,7 @@ func (p *place) try(ctx context.Context, policy Policy) (c RecoveryCase, err err
 	case 5*c.Passed < 4*c.Seeds:
 		c.Verdict = Borderline
 	}
-	c.Load, c.Trigger, c.place = p.Load(), p.Trigger, p
+	c.Load, c.Well, c.Trigger, c.place = p.Load(), p.Backend.Well, p.Trigger, p
 	c.Recovery, c.Without = most(p.times(all)), p.without
 	c.Good, c.GoodWithout = p.during(all), p.during(p.bare)
 	return c, nil

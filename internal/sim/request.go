@@ -24,6 +24,8 @@ type request struct {
 	paid    int32  // amount taken from a limiter
 	broken  bool   // the request goes to a broken route
 	well    bool   // the request is one of [Backend.Well]
+	out     bool   // an attempt is under way
+	hit     bool   // a broken connection has ended one
 	stalls  bool   // all attempts of the request stall
 
 	race race
@@ -167,7 +169,7 @@ func wakeOthers(h *host.Record, any bool, wake func(request int32)) {
 func (r *run) attempt(i int32) {
 	q := &r.requests[i]
 	q.gen += generationStep
-	q.began = r.now
+	q.began, q.out = r.now, true
 	limit := r.timeout
 	if q.call.Deadline != 0 {
 		if left := max(1, q.call.Deadline-time.Duration(r.now)); limit == 0 || left < limit {
@@ -195,6 +197,9 @@ func (r *run) attempt(i int32) {
 		r.reach(i, q.gen)
 		return
 	}
+	if q.broken {
+		r.result.DeadAttempts++
+	}
 	p := r.point()
 	p.Attempts++
 	r.seconds.at(r.now).attempts++
@@ -217,6 +222,7 @@ func (r *run) attempt(i int32) {
 func (r *run) ended(i int32, outcome decide.Outcome) {
 	q := &r.requests[i]
 	q.gen += generationStep
+	q.out = false
 	now := time.Duration(r.now)
 	r.event = decide.Event{Kind: decide.Ended, Outcome: outcome}
 	o := &r.event.Outcome
@@ -231,6 +237,16 @@ func (r *run) ended(i int32, outcome decide.Outcome) {
 		r.limit.result(q.host, o, q.call.Attempts, &q.paid)
 	}
 	r.step(i, r.event)
+}
+
+// lose breaks all connections.
+func (r *run) lose() {
+	for i := range r.requests {
+		if q := &r.requests[i]; q.out && !q.well {
+			q.hit = true
+			r.ended(int32(i), decide.Outcome{})
+		}
+	}
 }
 
 // forget resets a host when Transport would: when it has healed and has no
@@ -250,6 +266,7 @@ func (r *run) forget(at int32) {
 func (r *run) finish(i int32, good bool, reason retrip.Reason) {
 	q := &r.requests[i]
 	q.gen += generationStep
+	q.out = false
 	if r.asks {
 		r.forget(q.host)
 	}
@@ -261,6 +278,12 @@ func (r *run) finish(i int32, good bool, reason retrip.Reason) {
 		return
 	}
 	r.result.Requests++
+	if q.hit {
+		r.result.Lost++
+		if good {
+			r.result.Saved++
+		}
+	}
 	if r.dead(q.host) || q.broken {
 		r.result.DeadRequests++
 	}

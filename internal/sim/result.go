@@ -34,6 +34,10 @@ type Result struct {
 	DeadRequests  int64   // that couldn't succeed: of [Fleet.Dead] clients, and to a broken route
 	Amplification float64 // attempts per request
 
+	DeadAttempts int64 `json:",omitempty"` // attempts to a broken route
+	Lost         int64 `json:",omitempty"` // requests with an attempt that [Trigger.Loses] ended
+	Saved        int64 `json:",omitempty"` // those of them that succeeded
+
 	StoreOperations int64   // for which [Scenario.Store] was asked
 	StorePeak       float64 // the most of them in one second
 

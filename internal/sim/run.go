@@ -31,6 +31,7 @@ const (
 	happensRefused  // a 503 of a full queue reaches the client
 	happensLate     // a first attempt is still out at its delay
 	happensGateway  // a 504 of the gateway reaches the client
+	happensLoss     // all connections break
 	happensMask     = 15
 	generationStep  = 16
 	cancelCheckEach = 1 << 16 // events
@@ -158,6 +159,9 @@ func newRun(s *Scenario) (*run, error) {
 func (r *run) run(ctx context.Context) (*Result, error) {
 	horizon := int64(r.Horizon)
 	r.queue.push(r.firstArrival(), 0, happensArrival)
+	if r.Trigger.Loses {
+		r.queue.push(int64(r.Trigger.At), 0, happensLoss)
+	}
 	err := ctx.Err()
 	for events := 0; err == nil; events++ {
 		e, ok := r.next()
@@ -206,6 +210,9 @@ func (r *run) happen(e event) {
 		return
 	} else if kind == happensServed {
 		r.served(e.who)
+		return
+	} else if kind == happensLoss {
+		r.lose()
 		return
 	}
 	q := &r.requests[e.who]

@@ -64,6 +64,7 @@ type Trigger struct {
 	Delay       time.Duration // holds back every answer; the backend finishes its work on time
 	FailureRate float64       // the share of requests that the backend answers with 503 at once, 0 to 1
 	RetryAfter  time.Duration // of these answers, 0 for none
+	Loses       bool          // as it starts, all connections break: the attempts under way end with an error
 }
 
 func (t *Trigger) end() time.Duration { return t.At + t.For }
