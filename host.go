@@ -25,6 +25,7 @@ type HostState struct {
 	Tokens        float64       // tokens left in the host's budget
 	Size          float64       // size of the host's budget; 0 means unlimited
 	FailedRetries int           // retries that failed in a row, as Budget counts them; if too many, there are no retries until a request succeeds
+	StoppedRoutes string        // routes whose retries wait for successes there, such as "GET /orders, PUT /orders"; empty if none
 	FleetTokens   float64       // tokens left in the fleet's account, as last heard
 	FleetSize     float64       // size of that account; 0 if there is none or its level is unknown
 	PausedFor     time.Duration // how much longer the host holds back retries and, at its gate, new requests of at least one key
@@ -53,6 +54,7 @@ type hostStateJSON struct {
 	Tokens        *float64     `json:"tokens,omitempty"` // nil: unlimited
 	Size          any          `json:"size"`
 	FailedRetries int          `json:"failed_retries,omitempty"`
+	StoppedRoutes string       `json:"stopped_routes,omitempty"`
 	PausedFor     string       `json:"paused_for"`
 	Breaker       BreakerState `json:"breaker"`
 	OpenFor       string       `json:"open_for"`
@@ -76,7 +78,7 @@ type hostStateJSON struct {
 
 // MarshalJSON writes durations like "1.5s" and an unlimited Size as "off".
 func (s HostState) MarshalJSON() ([]byte, error) {
-	wire := hostStateJSON{Host: s.Host, Policy: s.Policy, Tokens: &s.Tokens, Size: s.Size, FailedRetries: s.FailedRetries, PausedFor: s.PausedFor.String(), Breaker: s.Breaker,
+	wire := hostStateJSON{Host: s.Host, Policy: s.Policy, Tokens: &s.Tokens, Size: s.Size, FailedRetries: s.FailedRetries, StoppedRoutes: s.StoppedRoutes, PausedFor: s.PausedFor.String(), Breaker: s.Breaker,
 		OpenFor: s.OpenFor.String(), Waiting: s.Waiting, Held: s.Held, Failed: s.Failed, Canceled: s.Canceled, Answered: s.Answered, Recovered: s.Recovered,
 		LastFailure: s.LastFailure, LastStatus: s.LastStatus, LastError: s.LastError, LastGiveUp: s.LastGiveUp}
 	if s.Size == 0 {
@@ -157,7 +159,7 @@ func (t *Transport) state(s *settings, e *host.Entry, key hostkey.Key, now time.
 	}
 	r := s.of(key)
 	d := r.State(&e.Record, now)
-	state := HostState{Host: key.String(), Policy: r.Name, Held: held, Tokens: d.Tokens, Size: d.Size, FailedRetries: d.FailedRetries,
+	state := HostState{Host: key.String(), Policy: r.Name, Held: held, Tokens: d.Tokens, Size: d.Size, FailedRetries: d.FailedRetries, StoppedRoutes: d.StoppedRoutes,
 		PausedFor: d.PausedFor, Breaker: BreakerState(breaker.Names[d.Breaker]), OpenFor: d.OpenFor, Waiting: d.Waiting}
 	if e.Missing(now) == 0 {
 		state.Tokens, state.FailedRetries = state.Size, 0

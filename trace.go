@@ -232,7 +232,7 @@ func (o owner) logRest(ctx context.Context, now time.Duration) {
 
 // logHost logs a change of a host.
 func (o owner) logHost(ctx context.Context, level slog.Level, change string, s *HostState) {
-	o.t.Logger.LogAttrs(ctx, level, "retrip: host",
+	attrs := []slog.Attr{
 		slog.String("host", s.Host),
 		slog.String("change", change),
 		slog.String("policy", s.Policy),
@@ -241,7 +241,12 @@ func (o owner) logHost(ctx context.Context, level slog.Level, change string, s *
 		slog.Duration("paused_for", s.PausedFor),
 		slog.Float64("tokens", s.Tokens),
 		slog.Int("failed_retries", s.FailedRetries),
-		slog.String("last_give_up", string(s.LastGiveUp)))
+		slog.String("last_give_up", string(s.LastGiveUp)),
+	}
+	if s.StoppedRoutes != "" {
+		attrs = append(attrs, slog.String("stopped_routes", s.StoppedRoutes))
+	}
+	o.t.Logger.LogAttrs(ctx, level, "retrip: host", attrs...)
 }
 
 // Fit implements [exchange.Owner].

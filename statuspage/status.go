@@ -112,7 +112,7 @@ func lookAt(name string, t *retrip.Transport) transportStatus {
 		return s
 	}
 	for _, h := range t.HostStates() {
-		held := open(h) || h.PausedFor > 0 || h.Waiting > 0 || exhausted(h)
+		held := open(h) || h.PausedFor > 0 || h.Waiting > 0 || exhausted(h) || h.StoppedRoutes != ""
 		for count, is := range map[*int]bool{
 			&s.Failing:   failing(h),
 			&s.Recovered: h.Recovered,
@@ -156,7 +156,7 @@ func lookAt(name string, t *retrip.Transport) transportStatus {
 // severity orders hosts: those that fail come first, and trouble that stops requests
 // comes before trouble that stops retries.
 func severity(s retrip.HostState) (n int) {
-	for _, trouble := range []bool{failing(s), open(s), s.PausedFor > 0, s.Waiting > 0, exhausted(s), s.Failed > 0} {
+	for _, trouble := range []bool{failing(s), open(s), s.PausedFor > 0, s.Waiting > 0, exhausted(s), s.StoppedRoutes != "", s.Failed > 0} {
 		n *= 2
 		if trouble {
 			n++

@@ -124,6 +124,28 @@ func TestHandler_OneHost(t *testing.T) {
 	assert.NotContains(t, w.Body.String(), "<script")
 }
 
+// A route whose retries are stopped is named, while the host has tokens.
+func TestHandler_StoppedRoutes(t *testing.T) {
+	tr := &retrip.Transport{Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		if r.URL.Path == "/search" {
+			return down.RoundTrip(r)
+		}
+		return testenv.Status(200).RoundTrip(r)
+	}), Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}}
+	for i := range 120 {
+		path := "/orders"
+		if i%6 == 0 {
+			path = "/search"
+		}
+		resp, err := tr.RoundTrip(&http.Request{Method: http.MethodGet, URL: &url.URL{Scheme: "https", Host: "a.example", Path: path}, Header: http.Header{}})
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+	}
+	page := get(t, Handler(map[string]*retrip.Transport{"a": tr}), "/").Body.String()
+	assert.Contains(t, page, "no retries</a> of GET /search</td>")
+	assert.NotContains(t, page, "no retries to 1 host<")
+}
+
 // TestHandler_FailedInARow checks that the page says why a host with tokens left
 // gets no retry.
 func TestHandler_FailedInARow(t *testing.T) {

@@ -306,6 +306,50 @@ func TestTrace_HostBudget(t *testing.T) {
 	})
 }
 
+// A route whose retries wait for successes is named, once.
+func TestTrace_HostRoute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		searches := 503
+		tr := &retrip.Transport{
+			Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+				status := 200
+				if strings.HasPrefix(r.URL.Path, "/v2/search/") {
+					status = searches
+				}
+				return play.Reply(status)(r)
+			}),
+			Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		}
+		call := func(path string) {
+			req := play.Request(t, "GET", nil)
+			req.URL.Path = path
+			play.Finish(t, do(t, tr, req))
+		}
+		stopped := func() string { return play.Must(tr.HostState("example.com:80")).StoppedRoutes }
+		for range 50 {
+			call("/v2/search/42")
+			for range 10 {
+				call("/v2/orders/42")
+			}
+		}
+		assert.Equal(t, "GET /search", stopped())
+		assert.Equal(t, []string{"WARN retries_stopped"}, hostLog(log.String()))
+		assert.Contains(t, log.String(), `stopped_routes="GET /search"`)
+		searches = 200
+		for range 2 {
+			assert.Equal(t, "GET /search", stopped())
+			call("/v2/search/42")
+		}
+		assert.Empty(t, stopped())
+		for range 253 {
+			require.Len(t, play.Held(tr), 1)
+			call("/v2/search/42")
+		}
+		assert.Empty(t, play.Held(tr))
+	})
+}
+
 // The last token may come back from a retry that is never sent.
 func TestTrace_HostBudgetFullByReturn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -20,6 +20,7 @@ type Route struct {
 	Name uint32 // see [RouteOf]
 	Row  uint8  // failures since a retry succeeded
 	Good uint8  // successes since the last retry
+	Told bool   // for its owner: the log has told that retries wait
 }
 
 // route returns the row of a route, or nil if there is none. If make is true, it makes one.
@@ -41,6 +42,18 @@ func (d *Debt) route(name uint32, make bool) *Route {
 	}
 	d.Routes[free] = Route{Name: name}
 	return &d.Routes[free]
+}
+
+// RowOf returns the index in Routes of the row that a route has or shares, or -1 if there
+// is none.
+func (d *Debt) RowOf(name uint32) int {
+	t := d.route(name, false)
+	for i := range d.Routes {
+		if t == &d.Routes[i] {
+			return i
+		}
+	}
+	return -1
 }
 
 // failed counts a failure of a route.
@@ -98,6 +111,13 @@ func RouteOf(method, path string) uint32 {
 	add(method)
 	add(subject(path))
 	return h
+}
+
+// RouteText describes the route of requests with this method and path for people.
+func RouteText(method, path string) string {
+	const most = 60 // bytes
+	text := method + " /" + subject(path)
+	return strings.ToValidUTF8(strings.Clone(text[:min(len(text), most)]), "")
 }
 
 // subject returns the segment of path that names the route, or "" if there is none.

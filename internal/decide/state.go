@@ -16,6 +16,7 @@ import (
 type State struct {
 	Tokens, Size  float64
 	FailedRetries int
+	StoppedRoutes string
 	PausedFor     time.Duration
 	Breaker       breaker.State
 	OpenFor       time.Duration
@@ -29,7 +30,7 @@ func (r *Rules) State(h *host.Record, now time.Duration) State {
 	s := State{PausedFor: h.PausedFor(now)}
 	if r.Budget.Size > 0 {
 		s.Tokens = max(0, float64(r.Budget.Size-h.Debt.Missing)/budget.Token)
-		s.FailedRetries = int(h.Debt.Row)
+		s.FailedRetries, s.StoppedRoutes = int(h.Debt.Row), h.StoppedRoutes(r.Budget)
 		s.Size = float64(r.Budget.Size) / budget.Token
 	}
 	if h.Guards == nil {

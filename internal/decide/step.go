@@ -44,6 +44,7 @@ type Action struct {
 	Again      bool          // of Ask: the account has allowed the retry before a long wait
 	Wakes      bool          // other calls must ask again now: those that [host.Record.Woken] returns
 	Pays       bool          // the account gets what a success without a retry pays
+	OfRoute    bool          // of RetriesFailing: retries of the route are stopped, not all of the host
 	Reason     Reason        // of a retry, with the Ask, Sleep or Queue that follows its attempt; or why there is none
 	Change     host.Change   // of the host's state
 	Wait       time.Duration // of Sleep, the longest for as long as nothing wakes the call; of Queue and Ask, an estimate; of Answer and Refuse, see back
@@ -223,7 +224,7 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 	if a.Reason = c.plan(r, h, o, paused, now, draw); a.Reason != None {
 		return
 	}
-	if a.Reason = c.pay(r, h, o, now); a.Reason != None {
+	if a.Reason = c.pay(r, h, o, a, now); a.Reason != None {
 		return
 	}
 	if !c.retry.queues {
@@ -357,7 +358,7 @@ func within(lo, hi, left time.Duration) time.Duration {
 
 // pay asks the breaker whether it will allow the retry, and takes the tokens for it from
 // the host's budget, or lets the retry bide.
-func (c *Call) pay(r *Rules, h *host.Record, o *Outcome, now time.Duration) Reason {
+func (c *Call) pay(r *Rules, h *host.Record, o *Outcome, a *Action, now time.Duration) Reason {
 	if r.Breaker != nil && h.Guards != nil && h.Guards.Breaker.Refuses(span.Add(now, c.retry.wait)) {
 		return BreakerOpen
 	}
@@ -378,6 +379,7 @@ func (c *Call) pay(r *Rules, h *host.Record, o *Outcome, now time.Duration) Reas
 		return None
 	}
 	if o.Received() != 0 || o.Timeout || refusal == budget.RouteFailing || now-h.Full > burst || !c.mayBide(r, h, now) {
+		a.OfRoute = refusal == budget.RouteFailing
 		return budgetReasons[refusal]
 	}
 	c.retry.bides = true
@@ -413,7 +415,7 @@ func (c *Call) payLate(r *Rules, h *host.Record, a *Action, now time.Duration, d
 			}
 		}
 		if refusal != budget.Exhausted || h.Debt.Row > 0 || h.Debt.Recent > 0 {
-			a.Do, a.Reason = Refuse, budgetReasons[refusal]
+			a.Do, a.Reason, a.OfRoute = Refuse, budgetReasons[refusal], refusal == budget.RouteFailing
 			return
 		}
 	}

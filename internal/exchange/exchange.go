@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/budget"
 	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
@@ -238,9 +239,18 @@ func (x *exchange) step(what decide.Kind) decide.Deed {
 		x.r.Metrics.AskedFleet(a.Reason == decide.FleetBudget, x.event.Known)
 		x.logFleet()
 	}
-	if (a.Reason == decide.BudgetExhausted || a.Reason == decide.RetriesFailing) && x.host.RanOut() {
-		x.host.GaveUp.Store(uint32(a.Reason))
-		a.Change |= host.Emptied
+	switch a.Reason {
+	case decide.BudgetExhausted, decide.RetriesFailing:
+		news := false
+		if a.OfRoute {
+			news = x.host.StopRoute(x.call.Route, x.routeText)
+		} else {
+			news = x.host.RanOut()
+		}
+		if news {
+			x.host.GaveUp.Store(uint32(a.Reason))
+			a.Change |= host.Emptied
+		}
 	}
 	if a.Change != 0 {
 		x.changed(a.Change)
@@ -250,6 +260,8 @@ func (x *exchange) step(what decide.Kind) decide.Deed {
 	}
 	return a.Do
 }
+
+func (x *exchange) routeText() string { return budget.RouteText(x.req.Method, x.req.URL.Path) }
 
 // weigh completes the event that the last attempt has ended, with what its decision needs.
 // A success doesn't change the state of a host without trouble, and its instant then

@@ -48,6 +48,19 @@ func (n *News) Level(change Change) slog.Level {
 // reports whether that is news.
 func (e *Entry) RanOut() bool { return e.News.emptied.CompareAndSwap(false, true) }
 
+// StopRoute records that a retry of a route has been refused, and reports whether that is
+// news: the route wasn't stopped, and the budget hasn't run out. text describes the route.
+func (e *Entry) StopRoute(name uint32, text func() string) bool {
+	e.Lock()
+	defer e.Unlock()
+	i := e.Debt.RowOf(name)
+	if i < 0 || e.Debt.Routes[i].Told {
+		return false
+	}
+	e.Debt.Routes[i].Told, e.routes[i] = true, text()
+	return !e.News.emptied.Load()
+}
+
 // Refilled reports whether the budget of e is full for the first time since it
 // ran out.
 func (e *Entry) Refilled() bool {
@@ -56,5 +69,11 @@ func (e *Entry) Refilled() bool {
 	}
 	e.Lock()
 	defer e.Unlock()
-	return e.Debt.Missing == 0 && e.News.emptied.CompareAndSwap(true, false)
+	if e.Debt.Missing > 0 || !e.News.emptied.CompareAndSwap(true, false) {
+		return false
+	}
+	for i := range e.Debt.Routes {
+		e.Debt.Routes[i].Told = false
+	}
+	return true
 }

@@ -10,6 +10,7 @@ package host
 import (
 	"cmp"
 	"math"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,6 +32,8 @@ type Record struct {
 	Full    time.Duration // instant at which no token was missing for the last time
 	Charged bool          // a retry has been charged to the fleet's account, and nothing has succeeded since
 	Guards  *Guards       // nil until a breaker or a gate needs it
+
+	routes [budget.Routes]string // what StopRoute was told of those of Debt
 
 	paused     atomic.Int64  // instant at which the pause ends that the host asked for; 0: it never did
 	doubtSince time.Duration // instant of the word that began the doubt about the whole host
@@ -58,6 +61,18 @@ const (
 
 // BreakerChanges maps a change of the breaker to that of its host.
 var BreakerChanges = [...]Change{breaker.Same: 0, breaker.Opened: Opened, breaker.Probing: Probed, breaker.Shut: Closed}
+
+// StoppedRoutes returns the routes whose retries wait for successes, of those that StopRoute
+// knows. The caller must hold the lock.
+func (s *Record) StoppedRoutes(r budget.Rule) string {
+	var list []string
+	for i := range s.routes {
+		if route := &s.Debt.Routes[i]; route.Told && route.Held(r) > 0 {
+			list = append(list, s.routes[i])
+		}
+	}
+	return strings.Join(list, ", ")
+}
 
 // Guard returns the guards of s, made on first use. The caller must hold the lock.
 func (s *Record) Guard() *Guards {
