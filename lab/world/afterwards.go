@@ -236,15 +236,16 @@ func (w *world) checkRest() {
 
 // rests reports whether the gate of a host must be idle by now.
 func (w *world) rests(c *client, s retrip.HostState) bool {
-	if len(c.swaps) > 1 || c.plan.Fleet || s.Host == "others" {
+	if len(c.swaps) > 1 || c.plan.Fleet || c.plan.Bare || s.Host == "others" {
 		return false
 	}
 	known := false
 	for _, r := range w.order {
 		if p := r.effective(); r.client == c && strings.HasPrefix(s.Host, r.host) {
 			known = true
-			if p.breaks() || len(p.Dialects) > 0 {
-				return false
+			retried := func(e event) bool { return e.hook == "Attempt" && e.Attempt > 1 }
+			if p.breaks() || len(p.Dialects) > 0 || len(r.arrivals) > 1 || slices.ContainsFunc(r.events, retried) {
+				return false // a breaker, or the row of a route
 			}
 			for _, a := range r.arrivals {
 				if a.word > 5*time.Second {

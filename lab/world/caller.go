@@ -59,7 +59,7 @@ func (u *upload) Close() error {
 func (c *Call) request(ctx context.Context, w *world, id int) *http.Request {
 	s := w.sites[c.Site]
 	host := []string{s.host(), strings.ToUpper(s.host()), s.host() + ".", s.host() + ":" + s.port()}[c.Spells]
-	url := s.scheme() + "://" + hush + "-user:" + hush + "-password@" + host + "/" + strconv.Itoa(id) + "?token=" + hush + "-query"
+	url := s.scheme() + "://" + hush + "-user:" + hush + "-password@" + host + "/" + [...]string{"", "orders/", "search/"}[c.Part] + strconv.Itoa(id) + "?token=" + hush + "-query"
 	payload := content(c.Size, "upload", id)
 	var body io.Reader
 	switch c.Body {

@@ -58,7 +58,7 @@ func (d draws) site() Site {
 		s.Conns = append(s.Conns, c)
 	})
 	d.list(3, 35, func() {
-		s.Outages = append(s.Outages, Outage{From: d.instant(6 * time.Second), For: d.log(8 * time.Second), Kind: OutageKind(d.n(int(outageKinds))), Word: d.n(4) - 1})
+		s.Outages = append(s.Outages, Outage{From: d.instant(6 * time.Second), For: d.log(8 * time.Second), Kind: OutageKind(d.n(int(outageKinds))), Word: d.n(4) - 1, Part: pick(d.tape, 0, 0, 0, 1)})
 	})
 	if d.odds(15) {
 		s.Shed = 1 + d.n(3)
@@ -193,6 +193,9 @@ func (d draws) call() Call {
 		c.Method = pick(d.tape, http.MethodPut, http.MethodPost, http.MethodHead)
 	case d.theme == resets && d.odds(80):
 		c.Method = pick(d.tape, http.MethodPost, http.MethodGet)
+	}
+	if d.theme == parts || d.odds(10) {
+		c.Part = d.n(3)
 	}
 	c.Traced = d.odds(10)
 	if d.odds(10) {

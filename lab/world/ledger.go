@@ -56,7 +56,7 @@ func (r *roundTrip) arrive(s *site, req *http.Request) *arrival {
 	if s.limited() {
 		a.outage = &Outage{Kind: Throttling, Word: s.plan.Word}
 	}
-	if o := s.outage(); o != nil && (o.Kind == Unavailable || o.Kind == Throttling) {
+	if o := s.outage(); o != nil && (o.Kind == Unavailable || o.Kind == Throttling) && (o.Part == 0 || o.Part == r.call.Part) {
 		a.outage = o
 	}
 	r.arrivals = append(r.arrivals, a)

@@ -132,7 +132,7 @@ func (c *client) debts(host string) {
 		if r.panicked || r.hostile || p.Gate.Enabled == retrip.On || p.Resume > 0 || e.hook == "Hedge" {
 			return
 		}
-		if e.hook == "Retry" && e.Attempt == 1 && e.Reason != retrip.ReasonPending && p.Budget != retrip.Off && e.at > at && before < cost-1e-6 {
+		if e.hook == "Retry" && e.Attempt == 1 && e.Reason != retrip.ReasonPending && p.Budget != retrip.Off && e.StatusCode > 0 && e.at > at && before < cost-1e-6 {
 			c.w.breaks("P14", "%v: a retry at %v, when no more than %.2f tokens of %s were left", r, e.at, before, host)
 		}
 		at = e.at
@@ -145,6 +145,56 @@ func (c *client) debts(host string) {
 			before = math.Inf(1)
 		default:
 			before = e.host.Tokens
+		}
+	}
+}
+
+// parts checks that the retries of a route of host that fails wait for its successes.
+func (c *client) parts(host string) {
+	type route struct {
+		method string
+		part   int
+	}
+	type row struct{ failed, good int }
+	rows := map[route]*row{}
+	events := c.eventsOf(host)
+	of := func(v place) *row {
+		at := route{v.r.call.Method, v.r.call.Part}
+		if rows[at] == nil {
+			rows[at] = &row{}
+		}
+		return rows[at]
+	}
+	plain := func(e event) bool {
+		return e.hook == "Done" && e.Attempt == 1 && e.Reason == "" && e.Err == nil && e.StatusCode < 500 && e.StatusCode != http.StatusTooManyRequests
+	}
+	for i, v := range events {
+		r, e := v.r, v.r.events[v.i]
+		p := r.effective()
+		if r.panicked || r.hostile || p.Gate.Enabled == retrip.On || p.Resume > 0 || p.Budget == retrip.Off || e.hook == "Hedge" || len(rows) > 8 {
+			return
+		}
+		t := of(v)
+		switch {
+		case plain(e):
+			if t.good++; t.good >= 255 {
+				*t = row{}
+			}
+		case e.hook == "GiveUp" && e.Attempt > 1 && e.StatusCode >= 500 && (e.Reason == retrip.ReasonMaxAttempts || e.Reason == retrip.ReasonBudgetExhausted):
+			t.failed++
+		case e.hook == "Done" && e.Attempt > 1 && e.StatusCode < 500:
+			*t = row{}
+		case e.hook == "Retry" && e.StatusCode >= 500:
+			good := t.good
+			for _, w := range events[i+1:] { // of one instant; they may be told in another order
+				if later := w.r.events[w.i]; later.at == e.at && plain(later) && of(w) == t {
+					good++
+				}
+			}
+			if most := max(2, math.Ceil(p.Budget)); float64(t.failed) >= most && good < 2 {
+				c.w.breaks("P14", "%v: a retry at %v, after %d requests of the route have failed and %d succeeded", r, e.at, t.failed, good)
+			}
+			t.good = 0
 		}
 	}
 }

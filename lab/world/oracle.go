@@ -43,6 +43,7 @@ func (w *world) checkHosts() {
 			c.opens(s.host())
 			if !c.plan.Fleet {
 				c.debts(s.host())
+				c.parts(s.host())
 			}
 			for tenant := range 2 {
 				c.gate(s.host(), tenant)

@@ -64,6 +64,7 @@ type Outage struct {
 	From, For time.Duration
 	Kind      OutageKind
 	Word      int // Retry-After of its 503s, in seconds; negative: none
+	Part      int // of the site that is Unavailable or Throttling; 0: all of it
 }
 
 // OutageKind is a kind of outage.
@@ -147,6 +148,7 @@ type Call struct {
 	Gap    time.Duration // before it
 	Site   int
 	Method string
+	Part   int  // of the site, with a segment of the path; 0: none
 	Key    bool // Idempotency-Key
 	Safe   bool // World-Safe
 	Body   BodyKind

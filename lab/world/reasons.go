@@ -167,8 +167,8 @@ func (c *checker) giveUp(e event) {
 			no("%.2f of %v tokens are left", s.Tokens, s.Size)
 		}
 	case retrip.ReasonRetriesFailing:
-		if s := e.host; !swapped && float64(s.FailedRetries) < 0.4*s.Size-1 {
-			no("%d retries have failed, of %v", s.FailedRetries, s.Size)
+		if s := e.host; !swapped && float64(s.FailedRetries) < 0.4*s.Size-1 && s.StoppedRoutes == "" {
+			no("%d retries have failed, of %v, and no route is stopped", s.FailedRetries, s.Size)
 		}
 	case retrip.ReasonFleetBudget:
 		if !r.client.plan.Fleet || p.FleetBudget == retrip.Off {

@@ -26,11 +26,12 @@ const (
 	pauses           // many requests at once to hosts that ask for pauses of different lengths
 	resets           // of connections, after which nothing may be repeated
 	discards         // of bodies that come slowly, and callers who go meanwhile
+	parts            // of sites that fail, beside others that don't
 	themes
 )
 
 // busy reports whether callers make many calls.
-func (d draws) busy() bool { return d.theme == hedging || d.theme == limits }
+func (d draws) busy() bool { return d.theme == hedging || d.theme == limits || d.theme == parts }
 
 // ofTheme returns s with what the theme says of sites.
 func (d draws) ofTheme(s Site) Site {
@@ -52,6 +53,9 @@ func (d draws) ofTheme(s Site) Site {
 		if d.odds(70) {
 			s.Conns, s.Outages = nil, nil
 		}
+	case parts:
+		s.Conns, s.Limit, s.Shed = nil, 0, 0
+		s.Outages = append([]Outage{{For: 10*time.Second + d.log(20*time.Second), Word: -1, Part: 1}}, s.Outages...)
 	case departures:
 		if d.odds(80) {
 			s.TLS = false
@@ -77,6 +81,9 @@ func (d draws) themed(tr *Transport) {
 		}
 	case limits:
 		p.Gate.Enabled = retrip.On
+	case parts:
+		tr.Default = Policy{Policy: retrip.Policy{MaxAttempts: 2 + d.n(4), Budget: float64(d.n(3)), Backoff: retrip.Backoff{Base: time.Millisecond + d.log(50*time.Millisecond)}}}
+		p.FailOn = pick(d.tape, nil, []int{500}, []int{502})
 	case peeks:
 		p.Classify = PeeksAtStart
 		if d.odds(50) {
@@ -109,6 +116,9 @@ func (d draws) themed(tr *Transport) {
 // busyCall returns call number n of a caller that makes many.
 func (d draws) busyCall(c Call, n int) Call {
 	c.Gap /= 16
+	if d.theme == parts && d.odds(80) {
+		c.Method, c.Body, c.Size, c.Part = http.MethodGet, NoBody, 0, 1+n%2
+	}
 	if d.theme == hedging && d.odds(80) {
 		c.Method = pick(d.tape, http.MethodGet, http.MethodGet, http.MethodGet, http.MethodHead, http.MethodPut, "QUERY")
 		if c.Body = NoBody; c.Method != http.MethodGet {

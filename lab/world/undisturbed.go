@@ -117,6 +117,9 @@ func (c *checker) guards() {
 		if e.hook != "Retry" || p.Budget == retrip.Off || h.Size == 0 || p.Gate.Enabled == retrip.On || c.hedged || e.Reason == retrip.ReasonPending {
 			continue
 		}
+		if e.StatusCode == 0 {
+			continue // after the loss of a connection, a retry may wait for its tokens
+		}
 		if e.Attempt == 1 && h.Tokens > h.Size-0.49 {
 			c.breaks("P14", "a retry that costs nothing: %.2f of %v tokens are left", h.Tokens, h.Size)
 		}
