@@ -166,9 +166,14 @@ func (j *journey) bodyWaits() bool {
 // its time here.
 func (x *exchange) wait() decide.Kind {
 	a := &x.action
+	late := false
 	if a.Reason != decide.None { // of a retry: this wait follows an attempt
-		if x.payload.kind != replay.None && !x.renew() {
-			return decide.NoBody
+		if x.payload.kind != replay.None {
+			// If the base is done with the body, the response in hand can still be returned
+			// if there is no other.
+			if late = x.last.held && x.last.broken == nil && x.payload.inUse(); !late && !x.renew() {
+				return decide.NoBody
+			}
 		}
 		x.goOn()
 	}
@@ -178,6 +183,12 @@ func (x *exchange) wait() decide.Kind {
 	}
 	if x.last.held {
 		x.discard(a.Wait) // within the wait
+	}
+	if late && !x.renew() {
+		if gone := x.gone(); gone != nil {
+			return x.leave(gone)
+		}
+		return decide.NoBody
 	}
 	var woken <-chan struct{}
 	if a.AtGate {
@@ -231,12 +242,17 @@ func (x *exchange) discard(wait time.Duration) {
 	if body.CloseLocal(resp) {
 		return
 	}
+	body.Discard(x.req.Context(), legacyCancel(x.req), resp, x.started, x.spare(wait))
+}
+
+// spare returns how long the end of the last attempt may take in the wait.
+func (x *exchange) spare(wait time.Duration) time.Duration {
 	most := min(max(wait, body.DrainLeast), body.DrainTime)
 	if x.call.Deadline != 0 && most > wait {
 		// The attempt gets half of what is left.
 		most = min(most, max(wait, (x.call.Deadline-x.now())/2))
 	}
-	body.Discard(x.req.Context(), legacyCancel(x.req), resp, x.started, most)
+	return most
 }
 
 // forget drops resp, but for what seen keeps of it, and returns it: the caller must
