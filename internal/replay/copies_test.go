@@ -198,16 +198,23 @@ func TestCopies_Trailers(t *testing.T) {
 				}))
 				req := play.MustRequest(t, "PUT", s.URL, nil)
 				req.Trailer = http.Header{"Sum": nil}
+				var made atomic.Int32
 				get := func() (io.ReadCloser, error) {
-					payload := play.Pattern(50_000)
-					return io.NopCloser(io.MultiReader(bytes.NewReader(payload), atEnd(func() { req.Trailer.Set("Sum", signature(string(payload))) }))), nil
+					payload, first := play.Pattern(50_000), made.Add(1) == 1
+					return io.NopCloser(io.MultiReader(bytes.NewReader(payload), atEnd(func() {
+						if first {
+							time.Sleep(30 * time.Millisecond) // the retry doesn't wait that long
+						}
+						req.Trailer.Set("Sum", signature(string(payload)))
+					}))), nil
 				}
 				if req.Body, _ = get(); kind == "GetBody" {
 					req.GetBody = get
 				}
-				resp, _ := play.Do(t, &retrip.Transport{Base: s.Transport(), Policy: play.Steady}, req)
+				resp, _ := play.Do(t, &retrip.Transport{Base: s.Transport(), Policy: play.AtOnce}, req)
 				assert.Equal(t, 200, resp.StatusCode)
 				assert.EqualValues(t, 2, seen.Load())
+				play.LetPass(time.Minute)
 			})
 		}
 	}
