@@ -33,24 +33,17 @@ func InMemory(body io.ReadCloser) (unread int64, ok bool) {
 	return 0, false
 }
 
-// TakeMemory returns a new body of what is unread of body, which must be in memory, and
-// leaves body at its end, as a base does that sends it.
-func TakeMemory(body io.ReadCloser) io.ReadCloser {
-	if body == http.NoBody {
-		return body
-	}
-	var taken io.Reader
+// Copy returns a new body of what is unread of body, which must be in memory.
+func Copy(body io.ReadCloser) io.ReadCloser {
 	switch r := Unwrap(body).(type) {
 	case *bytes.Reader:
-		taken = new(*r)
-		_, _ = r.Seek(0, io.SeekEnd)
+		return io.NopCloser(new(*r))
 	case *strings.Reader:
-		taken = new(*r)
-		_, _ = r.Seek(0, io.SeekEnd)
+		return io.NopCloser(new(*r))
 	case *bytes.Buffer:
-		taken = bytes.NewReader(r.Next(r.Len()))
+		return io.NopCloser(bytes.NewReader(r.Bytes()))
 	}
-	return io.NopCloser(taken)
+	return body // http.NoBody
 }
 
 var nopCloserWriterToType = reflect.TypeOf(io.NopCloser(struct {

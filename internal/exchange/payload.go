@@ -44,6 +44,9 @@ func (x *exchange) renew() (ok bool) {
 		// While the account was asked, the base may have read more of the body than is kept.
 		return x.event.Kind != decide.Heard || p.again()
 	case p.copies != nil:
+		if !x.last.unsent(x.env.Inner) {
+			p.copies.Sent()
+		}
 		err := p.copies.Next(x.req.Context(), legacyCancel(x.req), x.spare(x.action.Wait))
 		x.cause = fault.Usable(err)
 		return err == nil
@@ -100,6 +103,9 @@ func (x *exchange) closeBodies() {
 	case p.once != nil:
 		p.once.Seal(replay.Answered)
 	case p.copies != nil:
+		if x.done && !x.last.unsent(x.env.Inner) {
+			p.copies.Sent()
+		}
 		p.copies.Close(unused)
 	case unused:
 		body.CloseRequest(x.req)

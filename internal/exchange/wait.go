@@ -172,7 +172,7 @@ func (x *exchange) wait() decide.Kind {
 			// If the base is done with the body, the response in hand can still be returned
 			// if there is no other.
 			if late = x.last.held && x.last.broken == nil && x.payload.inUse(); !late && !x.renew() {
-				return decide.NoBody
+				return x.noBody()
 			}
 		}
 		x.goOn()
@@ -185,10 +185,7 @@ func (x *exchange) wait() decide.Kind {
 		x.discard(a.Wait) // within the wait
 	}
 	if late && !x.renew() {
-		if gone := x.gone(); gone != nil {
-			return x.leave(gone)
-		}
-		return decide.NoBody
+		return x.noBody()
 	}
 	var woken <-chan struct{}
 	if a.AtGate {
@@ -203,6 +200,18 @@ func (x *exchange) wait() decide.Kind {
 		return x.leave(gone)
 	}
 	return decide.Due
+}
+
+// noBody returns what has happened if the next attempt would get no body. The caller may
+// have gone in the wait for the body of the last one.
+func (x *exchange) noBody() decide.Kind {
+	if gone := x.gone(); gone != nil && !x.last.held {
+		if x.last.err != nil {
+			x.meet(x.last.err)
+		}
+		return x.leave(gone)
+	}
+	return decide.NoBody
 }
 
 // leave records why the caller has gone, and returns what has happened.

@@ -33,6 +33,7 @@ type Copies struct {
 	first   copied        // the first body needs no allocation of its own
 	given   bool          // there was an attempt
 	current *copied       // the latest of the attempt; nil if there is none
+	memory  io.ReadCloser // the latest in memory, of which the base has got a copy; nil if there is none
 	trailer http.Header   // of the attempt
 	ended   int           // attempts that are over
 	next    io.ReadCloser // the body of the next attempt, until that begins
@@ -96,8 +97,8 @@ func (c *Copies) open(b io.ReadCloser) io.ReadCloser {
 		if c.alone {
 			return b
 		}
-		c.whole = max(c.whole, n)
-		return body.TakeMemory(b)
+		c.whole, c.memory = max(c.whole, n), b
+		return body.Copy(b)
 	}
 	next := &c.first
 	if next.from != nil {
@@ -260,6 +261,13 @@ func (c *Copies) await(ctx context.Context, cancel <-chan struct{}, most time.Du
 	case <-cancel:
 	}
 	return false
+}
+
+// Sent leaves a body in memory at its end, as a base does that sends it.
+func (c *Copies) Sent() {
+	if c.memory != nil {
+		_, _ = io.Copy(io.Discard, c.memory)
+	}
 }
 
 // Next gets the body of the next attempt, after the last one is over.

@@ -5,6 +5,7 @@ package replay_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -348,6 +349,61 @@ func TestCopies_OldAttemptReads(t *testing.T) {
 				assert.EqualValues(t, 1, body.closed.Load())
 			})
 		}
+	}
+}
+
+// Nothing of a body in memory was sent: it is where it was, whatever its GetBody returns.
+// After that, it is at its end.
+//
+//retrip:promise P7
+func TestCopies_UnsentMemory(t *testing.T) {
+	play.Bubble(t, "", func(t *testing.T) {
+		one := bytes.NewBufferString("payload")
+		base := play.Keep(func(r *http.Request) (*http.Response, error) {
+			assert.Equal(t, 7, one.Len())
+			return nil, dialError
+		}, func(r *http.Request) (*http.Response, error) {
+			assert.Equal(t, "payload", play.ReadAll(t, r.Body))
+			return play.Reply(200)(r)
+		})
+		req := play.Request(t, "POST", nil)
+		req.Body, req.ContentLength = io.NopCloser(one), 7
+		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(one), nil }
+		play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, req)
+		assert.Zero(t, one.Len())
+	})
+}
+
+// The caller goes while a Read of the last attempt is awaited.
+//
+//retrip:promise P7 P10 P17
+func TestCopies_CanceledDuringARead(t *testing.T) {
+	for _, answer := range []play.Step{play.Reply(503), play.Err(resetError)} {
+		play.Bubble(t, "", func(t *testing.T) {
+			first, old := early()
+			body := newSlow(io.EOF, false)
+			ctx, cancel := context.WithCancel(t.Context())
+			req := play.Request(t, "PUT", body).WithContext(ctx)
+			req.GetBody = again("again")
+			go func() { body.give <- "one" }()
+			time.AfterFunc(20*time.Millisecond, cancel)
+			began := time.Now()
+			_, err := (&retrip.Transport{Policy: play.Steady, Base: play.Keep(func(r *http.Request) (*http.Response, error) {
+				_, _ = first(r)
+				return answer(r)
+			})}).RoundTrip(req)
+			assert.Equal(t, 20*time.Millisecond, time.Since(began))
+			assert.ErrorIs(t, err, context.Canceled)
+			e := play.AsError(t, err)
+			assert.Equal(t, retrip.ReasonCanceled, e.Reason)
+			_, lost := answer(req)
+			assert.Equal(t, lost == nil, e.StatusCode == 503)
+			if lost != nil {
+				assert.ErrorIs(t, err, lost)
+			}
+			close(body.give)
+			<-old
+		})
 	}
 }
 
