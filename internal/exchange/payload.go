@@ -75,7 +75,7 @@ func (p *payload) attach(a *attempt.Attempt, idempotent bool) {
 		// It is net/http's own, and can't fail.
 		a.Req.Body, _ = a.Req.GetBody()
 	}
-	if p.kind >= replay.Gotten {
+	if _, memory := body.InMemory(a.Req.Body); p.kind >= replay.Gotten && !memory {
 		a.EndBodies()
 	}
 }

@@ -251,7 +251,8 @@ func (x *exchange) discard(wait time.Duration) {
 	if body.CloseLocal(resp) {
 		return
 	}
-	body.Discard(x.req.Context(), legacyCancel(x.req), resp, x.started, x.spare(wait))
+	most := x.spare(wait)
+	body.Discard(x.req.Context(), legacyCancel(x.req), resp, x.started, most)
 }
 
 // spare returns how long the end of the last attempt may take in the wait.

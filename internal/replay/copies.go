@@ -31,7 +31,6 @@ type Copies struct {
 
 	mu      sync.Mutex
 	first   copied        // the first body needs no allocation of its own
-	given   bool          // there was an attempt
 	current *copied       // the latest of the attempt; nil if there is none
 	memory  io.ReadCloser // the latest in memory, of which the base has got a copy; nil if there is none
 	trailer http.Header   // of the attempt
@@ -84,7 +83,7 @@ func (c *Copies) Give(req *http.Request) {
 		c.trailer = c.announced.Clone()
 		req.Trailer = c.trailer
 	}
-	c.given, c.current = true, nil
+	c.current = nil
 	req.Body = c.open(b)
 	if c.req.GetBody != nil {
 		req.GetBody = func() (io.ReadCloser, error) { return c.again(attempt) }
@@ -265,6 +264,8 @@ func (c *Copies) await(ctx context.Context, cancel <-chan struct{}, most time.Du
 
 // Sent leaves a body in memory at its end, as a base does that sends it.
 func (c *Copies) Sent() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.memory != nil {
 		_, _ = io.Copy(io.Discard, c.memory)
 	}
@@ -318,7 +319,7 @@ func (c *Copies) Close(unused bool) {
 	switch {
 	case c.next != nil:
 		c.next.Close()
-	case unused && !c.given:
+	case unused && c.current == nil:
 		c.req.Body.Close()
 	case unused:
 		for b := c.current; b != nil; b = b.before {
