@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/testenv"
 	"github.com/retrip/retrip/shed"
 )
 
@@ -90,6 +91,9 @@ func TestRefusal_SurvivesTheUpload(t *testing.T) {
 		{10, 1 << 10, 30 * ms, true, ""}, {10, 1 << 10, 30 * ms, false, ""},
 		{60, 100 << 10, 70 * ms, true, "Expect: 100-continue\r\n"}, {60, 100 << 10, 70 * ms, false, "Expect: 100-continue\r\n"},
 	} {
+		if tt.header != "" && !testenv.Go126 {
+			continue // the handler can't read what has been held back, and net/http closes the connection
+		}
 		t.Run(fmt.Sprint(tt), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := newSite(t, memhttp.HTTP1, &shed.Handler{Handler: sleeping, Limit: 1, HoldTime: time.Hour})

@@ -22,6 +22,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // pours answers a request with head, and then with more, again and again, after a pause.
@@ -65,6 +66,10 @@ func TestHostile(t *testing.T) {
 	// A drained body, the connection's buffer, and the bytes that net/http
 	// reads ahead.
 	const drained = 3*(256*kib+64*kib+32*kib) + 64*kib + 32*kib
+	chunked := int64(drained)
+	if !testenv.Go126 {
+		chunked += 3 * (256*kib + 64*kib) // net/http reads on after Close
+	}
 	flood, drip := strings.Repeat("x", 4*kib), 10*time.Millisecond
 	for _, tt := range []struct {
 		name   string
@@ -76,7 +81,7 @@ func TestHostile(t *testing.T) {
 		conns  int64
 	}{
 		{"endless error body", pours("HTTP/1.1 503 No\r\n\r\n", flood, 0), 503, 0, drained, 3 * (256*kib + 1), 4},
-		{"endless chunked error body", pours("HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n", "1000\r\n"+flood+"\r\n", 0), 503, 0, drained, 3 * (256*kib + 1), 4},
+		{"endless chunked error body", pours("HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n", "1000\r\n"+flood+"\r\n", 0), 503, 0, chunked, 3 * (256*kib + 1), 4},
 		{"dripping error body", pours("HTTP/1.1 503 No\r\nContent-Length: 1000\r\n\r\n", "x", drip), 503, 300 * time.Millisecond, kib, 100, 4},
 		{"dripping headers", pours("HTTP/1.1 503 No\r\nX-Drip: ", "x", drip), 0, 4 * time.Second, 4 * kib, 0, 4},
 		{"silence", says("", true), 0, 4 * time.Second, 0, 0, 4},

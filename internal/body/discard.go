@@ -4,7 +4,6 @@
 package body
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"reflect"
@@ -27,21 +26,49 @@ const (
 	DrainLeast = 50 * time.Millisecond
 )
 
-// Discard reads the body of resp to its end, so that its connection can be used
-// again, and closes it. It gives up after 256 KiB, after the given time, or
-// when the caller goes: ctx ends, or cancel is closed. cancel may be nil. clock
-// is as in [alarm.Set]. The caller must have called CloseLocal before.
-func Discard(ctx context.Context, cancel <-chan struct{}, resp *http.Response, clock time.Time, most time.Duration) {
-	wanted := resp.ContentLength <= drainBytes
-	switch {
-	case !endsWithClose(resp.Body):
-		discardAside(ctx, cancel, resp.Body, wanted, most)
-	case wanted:
-		drainHere(ctx, cancel, resp.Body, clock, most)
-	default:
-		resp.Body.Close()
-	}
+// Discarding is what Discard has to know of a response that nobody wants.
+type Discarding struct {
+	Resp    *http.Response
+	Req     *http.Request // the caller's
+	Attempt Cutter        // the context of the attempt that got Resp; nil if Req itself was sent
+	Clock   time.Time     // as in [alarm.Set]
+	Most    time.Duration
 }
+
+// Discard reads the body of a response to its end, so that its connection can be
+// used again, and closes it. It gives up after 256 KiB, after the time Most, or when
+// the caller goes: the context of Req ends, or its Cancel is closed. The caller must
+// have called CloseLocal before.
+func Discard(of Discarding) {
+	d := drains.Get().(*drain)
+	d.Discarding, d.wanted = of, of.Resp.ContentLength <= drainBytes
+	switch closes(of.Resp.Body) {
+	case unknown:
+		d.aside()
+		return
+	case inTime:
+		if closeDrains && of.Attempt == nil {
+			// Nothing would end a Read at once, and net/http drains what is closed.
+			d.wanted = false
+		}
+	}
+	d.here()
+}
+
+// cut ends the attempt, and with it a Read of the body. Since Go 1.27, a Close of an
+// HTTP/1 body doesn't end that at once, and in a testing/synctest bubble never (see
+// closeDrains). cut reports whether there is a context to end.
+func (d *Discarding) cut() bool {
+	if d.Attempt == nil {
+		return false
+	}
+	d.Attempt.Cut()
+	return true
+}
+
+// cutTime is how long a Read gets to end with its attempt. net/http needs some
+// microseconds for that. A Close before would take the longer way.
+const cutTime = 10 * time.Millisecond
 
 // CloseLocal closes the body of resp if it is empty or in memory, and reports
 // whether it did. No connection depends on such a body, so it needs no reading.
@@ -56,36 +83,73 @@ func CloseLocal(resp *http.Response) bool {
 	return true
 }
 
-// discarded is the body of a response that nobody wants. It is closed once. It
-// is closed during a Read only if its time is up.
-type discarded struct {
-	body   io.ReadCloser
+// drain is the discarding of one body.
+type drain struct {
+	Discarding
+	wanted bool // the body is read before it is closed
 	closed atomic.Bool
+	alone  func() // run, in a goroutine of its own
+
+	mu       sync.Mutex // guards the fields below
+	change   sync.Cond
+	over     bool          // the body has been read and closed
+	left     bool          // RoundTrip no longer waits for that
+	panicked any           // what the body's methods have panicked with; nil if they haven't
+	ends     chan struct{} // closed when over is set; nil if nobody waits for that
 }
 
-func (d *discarded) Close() error {
-	if d.closed.CompareAndSwap(false, true) {
-		return d.body.Close()
+var drains = sync.Pool{New: func() any {
+	d := new(drain)
+	d.change.L, d.alone = &d.mu, d.run
+	return d
+}}
+
+// here discards the body in RoundTrip's goroutine. Close or cut must end a Read of it.
+func (d *drain) here() {
+	a := alarm.Set(d.Clock, min(d.Most, drainAtOnce), d)
+	d.run()
+	d.mu.Lock()
+	d.finish(a)
+}
+
+// aside discards the body in a goroutine of its own, because Read and Close of it may
+// never return. RoundTrip returns in time nevertheless. The goroutine ends when they
+// return.
+func (d *drain) aside() {
+	a := alarm.Set(d.Clock, min(d.Most, drainAtOnce), d)
+	go d.alone()
+	d.mu.Lock()
+	for !d.over && !d.left {
+		d.change.Wait()
 	}
-	return nil
+	d.finish(a)
 }
 
-// drained is a body whose Close drains it first.
-type drained struct{ *discarded }
-
-func (d drained) Close() error {
-	d.drain()
-	return nil
+// finish ends RoundTrip's part. The caller must hold d.mu.
+func (d *drain) finish(a *alarm.Alarm) {
+	panicked := d.panicked
+	idle := d.over && a.Stop()
+	d.mu.Unlock()
+	if idle {
+		// Nothing else refers to d.
+		d.Discarding, d.over, d.panicked = Discarding{}, false, nil
+		d.closed.Store(false)
+		drains.Put(d)
+	}
+	rethrow(panicked)
 }
 
-// drain reads up to the maximum number of bytes of the body and closes it.
-func (d *discarded) drain() {
-	defer d.Close() //nolint:errcheck // nobody could do anything about it
+// run reads the body, if it is wanted, up to the maximum number of bytes, and closes it.
+func (d *drain) run() {
+	defer func() { d.close(recover()) }()
+	if !d.wanted {
+		return
+	}
 	buffer := drainBuffers.Get().(*[8 << 10]byte)
 	defer drainBuffers.Put(buffer)
 	idle := 0 // Reads in a row without a byte
 	for left := drainBytes + 1; left > 0 && idle < patience && !d.closed.Load(); {
-		n, err := d.body.Read(buffer[:min(left, len(buffer))])
+		n, err := d.Resp.Body.Read(buffer[:min(left, len(buffer))])
 		if err != nil || n < 0 {
 			return
 		}
@@ -96,22 +160,25 @@ func (d *discarded) drain() {
 	}
 }
 
-// drainHere drains body in RoundTrip's goroutine, because closing such a body
-// ends a Read of it.
-func drainHere(ctx context.Context, cancel <-chan struct{}, body io.ReadCloser, clock time.Time, most time.Duration) {
-	w := drainWatches.Get().(*drainWatch)
-	w.body, w.ctx, w.cancel, w.most = body, ctx, cancel, most
-	a := alarm.Set(clock, min(most, drainAtOnce), w)
+// close closes the body once, and during a Read only if its time is up. panicked is what
+// the Read has panicked with, or nil.
+func (d *drain) close(panicked any) {
+	if !d.closed.CompareAndSwap(false, true) {
+		return
+	}
 	defer func() {
-		if a.Stop() {
-			// Nothing else refers to w.
-			*w = drainWatch{}
-			drainWatches.Put(w)
-			return
+		if p := recover(); p != nil {
+			panicked = p
 		}
-		w.end()
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.over, d.panicked = true, panicked
+		if d.ends != nil {
+			close(d.ends)
+		}
+		d.change.Signal()
 	}()
-	w.drain()
+	d.Resp.Body.Close()
 }
 
 // drainAtOnce is how long a drain runs unwatched. Most discarded bodies have
@@ -119,65 +186,30 @@ func drainHere(ctx context.Context, cancel <-chan struct{}, body io.ReadCloser, 
 // millisecond of a drain is therefore not noticed.
 const drainAtOnce = time.Millisecond
 
-// drainWatch ends a drain when its time is up or the caller is gone.
-type drainWatch struct {
-	discarded
-	ctx    context.Context
-	cancel <-chan struct{}
-	most   time.Duration
-
-	mu   sync.Mutex
-	over bool
-	ends chan struct{} // closed when over is set; nil if nobody waits for that
-}
-
-var drainWatches = sync.Pool{New: func() any { return new(drainWatch) }}
-
-// Ring implements [alarm.Ringer]. The drain is taking longer, so Ring watches
-// it from here on.
-func (w *drainWatch) Ring(*alarm.Alarm) {
-	w.mu.Lock()
-	if w.over {
-		w.mu.Unlock()
+// Ring implements [alarm.Ringer]. The drain is taking longer, so Ring watches it from
+// here on: it ends the drain when its time is up or the caller is gone.
+func (d *drain) Ring(*alarm.Alarm) {
+	d.mu.Lock()
+	if d.over {
+		d.mu.Unlock()
 		return
 	}
-	w.ends = make(chan struct{})
-	w.mu.Unlock()
-	timer := time.NewTimer(w.most - min(w.most, drainAtOnce))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-w.ctx.Done():
-	case <-w.cancel:
-	case <-w.ends:
+	d.ends = make(chan struct{})
+	d.mu.Unlock()
+	done, canceled := d.Req.Context().Done(), d.Req.Cancel //lint:ignore SA1019 http.Client closes it for its Timeout
+	if await(d.ends, d.Most-min(d.Most, drainAtOnce), done, canceled) || d.cut() && await(d.ends, cutTime, nil, nil) {
 		return
 	}
-	_ = w.Close()
-}
-
-// end tells the watcher that the drain has ended.
-func (w *drainWatch) end() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.over = true
-	if w.ends != nil {
-		close(w.ends)
-	}
-}
-
-// discardAside drains body, if wanted is set, and closes it in a goroutine of
-// its own, because Read and Close of an unknown body may never return.
-// RoundTrip returns in time nevertheless. The goroutine ends when the body's
-// methods return.
-func discardAside(ctx context.Context, cancel <-chan struct{}, body io.ReadCloser, wanted bool, most time.Duration) {
-	d := &discarded{body: body}
-	var unread io.Closer = d
-	if wanted {
-		unread = drained{d}
-	}
-	if !aside(ctx, cancel, unread, most) {
-		aside(ctx, cancel, d, DrainLeast)
-	}
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		d.close(nil)
+	}()
+	await(returned, DrainLeast, done, canceled)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.left = true
+	d.change.Signal()
 }
 
 var drainBuffers = sync.Pool{New: func() any { return new([8 << 10]byte) }}
@@ -198,30 +230,39 @@ func Dismiss(resp *http.Response) {
 }
 
 func dismiss(body io.ReadCloser) {
-	if endsWithClose(body) {
+	if closes(body) != unknown {
 		body.Close()
 		return
 	}
-	aside(context.Background(), nil, body, DrainLeast)
+	closeWithin(DrainLeast, body)
 }
 
-// aside closes body in a goroutine of its own, and reports whether Close has returned. It
-// doesn't wait for that any longer than the time most, or until ctx ends or cancel is closed.
-func aside(ctx context.Context, cancel <-chan struct{}, body io.Closer, most time.Duration) bool {
-	ended := make(chan any, 1)
+// closeWithin closes body in a goroutine of its own, and waits for that for at most the
+// time most.
+func closeWithin(most time.Duration, body io.Closer) {
+	returned := make(chan struct{})
+	var panicked any
 	go func() {
-		defer func() { ended <- recover() }()
+		defer close(returned)
+		defer func() { panicked = recover() }()
 		body.Close()
 	}()
+	if await(returned, most, nil, nil) {
+		rethrow(panicked)
+	}
+}
+
+// await waits until ended is closed, and reports whether it is, within the time most, and
+// before done or canceled is closed. Both may be nil.
+func await(ended <-chan struct{}, most time.Duration, done, canceled <-chan struct{}) bool {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
-	case p := <-ended:
-		rethrow(p)
+	case <-ended:
 		return true
 	case <-timer.C:
-	case <-ctx.Done():
-	case <-cancel:
+	case <-done:
+	case <-canceled:
 	}
 	return false
 }
@@ -246,30 +287,43 @@ func CloseSoon(body io.ReadCloser) {
 	if t := reflect.TypeOf(body); t == nopCloserType || t == nopCloserWriterToType {
 		return
 	}
-	aside(context.Background(), nil, body, 5*time.Millisecond)
+	closeWithin(5*time.Millisecond, body)
 }
 
-// endsWithClose reports whether Close of body is known to return at once and to
-// end a Read: that is so if body is net/http's own or in memory.
-func endsWithClose(body io.ReadCloser) bool {
+// closeKind is what is known of a body's Close.
+type closeKind uint8
+
+const (
+	unknown closeKind = iota // it may wait for a Read, or never return
+	inTime                   // it returns at once, and ends a Read, if closeDrains after up to 50 ms
+	atOnce                   // it returns at once, and ends a Read
+)
+
+// closes returns what is known of Close of body: that it returns at once if body is
+// net/http's own or in memory.
+func closes(body io.ReadCloser) closeKind {
 	body = layer(body, nil)
 	if _, ok := InMemory(body); ok {
-		return true
+		return atOnce
 	}
 	t := reflect.TypeOf(body)
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	if t.PkgPath() != "net/http" {
-		return false
-	}
-	switch t.Name() {
-	case "bodyEOFSignal", "gzipReader", "http2transportResponseBody", "http2gzipReader":
-		// These are the bodies of http.Transport. The body of http.ReadResponse
-		// is different: its Close waits for a Read, and then reads to the end.
-		return true
-	}
-	return false
+	return transportBodies[[2]string{t.PkgPath(), t.Name()}]
+}
+
+// transportBodies are the bodies of http.Transport. The body of http.ReadResponse isn't one:
+// its Close waits for a Read, and then reads to the end.
+var transportBodies = map[[2]string]closeKind{
+	{"net/http", "bodyEOFSignal"}: inTime,
+	{"net/http", "gzipReader"}:    inTime,
+
+	// HTTP/2 of Go 1.26, and of Go 1.27.
+	{"net/http", "http2transportResponseBody"}:           atOnce,
+	{"net/http", "http2gzipReader"}:                      atOnce,
+	{"net/http/internal/http2", "transportResponseBody"}: atOnce,
+	{"net/http/internal/http2", "gzipReader"}:            atOnce,
 }
 
 // layer returns the first that is wanted of b and the bodies inside its wrappers, from the

@@ -6,6 +6,8 @@ package body
 import (
 	"bytes"
 	"context"
+	"io"
+	"net/http"
 	"sync"
 	"testing"
 	"testing/iotest"
@@ -14,6 +16,13 @@ import (
 
 	"github.com/stretchr/testify/assert"
 )
+
+// drainHere drains b in this goroutine.
+func drainHere(req *http.Request, b io.ReadCloser, most time.Duration) {
+	d := drains.Get().(*drain)
+	d.Discarding, d.wanted = Discarding{Resp: &http.Response{Body: b}, Req: req, Clock: time.Now(), Most: most}, true
+	d.here()
+}
 
 // A drain ends when its time is up or the caller goes. In its first millisecond
 // it doesn't check for the caller.
@@ -31,12 +40,12 @@ func TestDrainHere_Ends(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, end := context.WithTimeout(t.Context(), tt.goes)
 				defer end()
-				var cancel <-chan struct{}
+				req := new(http.Request).WithContext(ctx)
 				if legacy {
-					ctx, cancel = t.Context(), ctx.Done()
+					req = &http.Request{Cancel: ctx.Done()} //lint:ignore SA1019 tested here
 				}
 				began := time.Now()
-				drainHere(ctx, cancel, hanging(0), time.Now(), tt.most)
+				drainHere(req, hanging(0), tt.most)
 				assert.Equal(t, tt.want, time.Since(began), "%v, by Request.Cancel: %v", tt, legacy)
 			})
 		}
@@ -55,7 +64,7 @@ func TestDrainHere_Stress(t *testing.T) {
 				}
 				data := bytes.NewReader(make([]byte, 50))
 				b := newPiece(iotest.OneByteReader(data))
-				drainHere(t.Context(), nil, b, time.Now(), most)
+				drainHere(new(http.Request), b, most)
 				assert.True(t, most < time.Second || data.Len() == 0, "closed before its end")
 				assert.LessOrEqual(t, b.closed.Load(), int32(1))
 			}

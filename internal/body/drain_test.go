@@ -69,9 +69,10 @@ func TestDrain_KeepsConnections(t *testing.T) {
 	}
 }
 
-// A body that doesn't end costs less than 150 ms, and its connection.
+// A body that doesn't end costs less than 150 ms, and its connection. A caller that goes
+// waits at most a millisecond for it. With -v, the test shows each duration.
 //
-//retrip:promise P12
+//retrip:promise P10 P12
 func TestDrain_GivesUp(t *testing.T) {
 	announced := func(length int) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -115,18 +116,32 @@ func TestDrain_GivesUp(t *testing.T) {
 						serve(w, r)
 					}
 				}))
-				for _, base := range []time.Duration{retrip.Off, time.Millisecond, 40 * time.Millisecond, time.Second} {
-					tr := &retrip.Transport{Base: s.Transport(), Policy: play.With(func(p *retrip.Policy) { p.Backoff.Base = base })}
-					start := time.Now()
-					resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
-					took := time.Since(start)
-					require.NoError(t, err)
-					play.Finish(t, resp)
-					assert.Less(t, took-max(0, base), 150*time.Millisecond)
-					if base == time.Second || name == longer {
-						assert.Equal(t, max(0, base), took, "the wait is not lengthened")
+				for _, base := range []time.Duration{retrip.Off, time.Millisecond, 40 * time.Millisecond, 100 * time.Millisecond, time.Second} {
+					for _, limit := range []time.Duration{0, time.Hour} { // without it, the first attempt is plain
+						tr := &retrip.Transport{Base: s.Transport(), Policy: play.With(func(p *retrip.Policy) { p.Backoff.Base, p.AttemptTimeout = base, limit })}
+						start := time.Now()
+						resp, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil))
+						took := time.Since(start)
+						require.NoError(t, err)
+						play.Finish(t, resp)
+						assert.Less(t, took-max(0, base), 150*time.Millisecond)
+						if base >= 100*time.Millisecond || name == longer {
+							assert.Equal(t, max(0, base), took, "the wait is not lengthened")
+						}
+
+						seen.Store(0)
+						ctx, cancel := context.WithCancel(t.Context())
+						time.AfterFunc(20*time.Millisecond, cancel)
+						start = time.Now()
+						_, err = tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
+						gone := time.Since(start)
+						if err != nil {
+							assert.Equal(t, 20*time.Millisecond, gone)
+						}
+						t.Logf("wait %v, AttemptTimeout %v: retried after %v; canceled after 20 ms: over after %v", base, limit, took, gone)
+						seen.Store(0)
+						tr.CloseIdleConnections()
 					}
-					tr.CloseIdleConnections()
 				}
 			})
 		}

@@ -68,5 +68,16 @@ func CloseIn(ctx context.Context, cancel <-chan struct{}, body io.ReadCloser, mo
 	if t := reflect.TypeOf(body); t == nopCloserType || t == nopCloserWriterToType {
 		return true
 	}
-	return aside(ctx, cancel, body, most)
+	returned := make(chan struct{})
+	var panicked any
+	go func() {
+		defer close(returned)
+		defer func() { panicked = recover() }()
+		body.Close()
+	}()
+	if !await(returned, most, ctx.Done(), cancel) {
+		return false
+	}
+	rethrow(panicked)
+	return true
 }

@@ -23,11 +23,12 @@ type Prefixed struct {
 	first         [1][]byte // backs ahead, which mostly is a single buffer
 	n             int64     // number of those bytes
 	err           error
-	late          *lateRead   // a Read whose end nobody has awaited; nil if there is none
-	reading       atomic.Bool // late is in progress
+	late          *lateRead                // a Read whose end nobody has awaited; nil if there is none
+	reading       atomic.Pointer[lateRead] // late, while it is in progress
 	closed        atomic.Bool
 	source        *http.Response // whose trailers a late Read may set; nil if there was none
 	apart         *http.Response // a copy of source from before the first late Read
+	context       Cutter         // of the attempt; nil if it has none of its own
 }
 
 const (
@@ -89,9 +90,14 @@ func AheadSoon(resp *http.Response, n int64, more time.Duration) *Prefixed {
 // Apart returns resp, or a copy if AheadSoon has left a Read of its body in
 // progress: net/http sets the trailers of resp in that Read, while the caller may
 // look at those that resp announces. The copy gets them at the end of its body.
-func Apart(resp *http.Response) *http.Response {
+// context is that of the attempt, whose end ends the Read, or nil.
+func Apart(resp *http.Response, context Cutter) *http.Response {
 	b, ok := resp.Body.(*Prefixed)
-	if !ok || b.late == nil || b.source != resp {
+	if !ok || b.late == nil {
+		return resp
+	}
+	b.context = context
+	if b.source != resp {
 		return resp
 	}
 	b.apart.Body = b
@@ -166,10 +172,10 @@ type lateRead struct {
 // or when the body ends or is closed.
 func (b *Prefixed) readLate(n int64) *lateRead {
 	r := &lateRead{ended: make(chan struct{}), got: make([]byte, min(n-b.n, firstBuffer))}
-	b.reading.Store(true)
+	b.reading.Store(r)
 	go func() {
 		defer close(r.ended)
-		defer b.reading.Store(false)
+		defer b.reading.Store(nil)
 		defer func() { r.panicked = recover() }()
 		var m int
 		m, r.err = readSome(b.ReadCloser, r.got)
@@ -311,14 +317,20 @@ func (b *Prefixed) take(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close closes the body. It doesn't wait for a Read that is in progress.
+// Close closes the body. It doesn't wait for a Read that is in progress, unless the
+// attempt has a context, whose end ends the Read.
 func (b *Prefixed) Close() error {
 	b.closed.Store(true)
-	if b.reading.Load() {
-		dismiss(b.ReadCloser)
-		return nil
+	late := b.reading.Load()
+	if late == nil {
+		return b.ReadCloser.Close()
 	}
-	return b.ReadCloser.Close()
+	if b.context != nil {
+		b.context.Cut()
+		await(late.ended, cutTime, nil, nil)
+	}
+	dismiss(b.ReadCloser)
+	return nil
 }
 
 // In reports whether resp has a body to read. After 101 Switching Protocols it has a

@@ -60,6 +60,7 @@ type Call struct {
 	charged  bool  // such a retry has failed
 	polls    bool  // the last attempt only asks again: the answer before it was no failure of the host
 	named    bool  // the last attempt ended in a 503 that named a wait
+	cuts     uint8 // windows of waits that the deadline has cut
 	held     uint8 // tokens that the fleet's account was charged for the retry under way
 	owed     uint8 // those of earlier retries that come back if the request ends well
 }
@@ -230,13 +231,18 @@ func (o *Outcome) Pending() bool { return o.Status > 0 && o.Status < 400 }
 // has failed. What it costs comes back if the request ends well.
 func (o *Outcome) asksAgain() bool { return o.Well() && o.Status != http.StatusRequestTimeout }
 
-// room returns how much time the attempt after o needs before the deadline: as long as the
-// last one took. An attempt that hung predicts nothing, unless retries fail too.
+// room returns how much time the attempt after o needs before the deadline: as much as the
+// slowest retry. The first attempt, which may have had to connect, counts until there is a
+// retry. An attempt that hung predicts nothing, unless retries fail too.
 func (c *Call) room(h *host.Record, o *Outcome) time.Duration {
-	if o.Received() == 0 && o.Took >= hang && h.Debt.Row == 0 && !c.charged {
-		return o.Took / 10
+	took := o.Took
+	if o.Received() == 0 && took >= hang && h.Debt.Row == 0 && !c.charged {
+		took /= 10
 	}
-	return o.Took
+	if c.backoffStep() > 2 {
+		took = max(took, c.took)
+	}
+	return took
 }
 
 // hang is the shortest attempt without an answer that counts as one that hung. With

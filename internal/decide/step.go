@@ -184,7 +184,7 @@ func (c *Call) obeyPause(r *Rules, h *host.Record, a *Action, now time.Duration,
 		a.Do, a.Reason = Refuse, HostPaused
 		return
 	}
-	a.Do, a.Wait = Sleep, span.Draw(lo, min(hi, left), draw)
+	a.Do, a.Wait = Sleep, span.Draw(lo, within(lo, hi, left), draw)
 }
 
 // judge decides after an attempt that ended in o, and records what o says about the
@@ -309,7 +309,8 @@ func (c *Call) plan(r *Rules, h *host.Record, o *Outcome, paused, now time.Durat
 		return None
 	}
 	var lo, hi time.Duration
-	switch word := max(o.RetryAfter, paused); {
+	word := max(o.RetryAfter, paused)
+	switch {
 	case word > 0:
 		lo, hi = r.Backoff.ServerWindow(word, step, c.Wait)
 	case o.throttled():
@@ -320,8 +321,29 @@ func (c *Call) plan(r *Rules, h *host.Record, o *Outcome, paused, now time.Durat
 	if lo > left {
 		return Deadline
 	}
-	c.retry.wait = span.Draw(lo, min(hi, left), draw)
+	if hi > left && word == 0 {
+		if c.cuts == cutsMost {
+			return Deadline
+		}
+		c.cuts++
+	}
+	c.retry.wait = span.Draw(lo, within(lo, hi, left), draw)
 	return None
+}
+
+// cutsMost is how many waits of a request the deadline may cut. With more, waits shrink where
+// they should grow, and attempts pile up at the deadline. With one, fewer requests succeed
+// whose deadline is shorter than the waits (TestLastWait).
+const cutsMost = 2
+
+// within returns the upper end of the window from lo to hi of a wait for which there is time
+// until left. If the window doesn't fit, the wait gets a third of that time, and the rest is
+// for an attempt that takes longer than expected.
+func within(lo, hi, left time.Duration) time.Duration {
+	if hi > left {
+		return lo + (left-lo)/3
+	}
+	return hi
 }
 
 // pay asks the breaker whether it will allow the retry, and takes the tokens for it from

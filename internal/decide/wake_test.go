@@ -31,7 +31,7 @@ func TestStep_Due(t *testing.T) {
 		{name: "go", now: s, want: play.Decision{Retry: true}},
 		{name: "the pause is over", paused: s, now: s, want: play.Decision{Retry: true}},
 		{name: "wait on", paused: 3 * s, now: s, want: play.Decision{Retry: true, Wait: 2 * s}, hi: 3 * s},
-		{name: "wait on within the deadline", paused: 3 * s, now: s, deadline: 3500 * time.Millisecond, want: play.Decision{Retry: true, Wait: 2 * s}, hi: 2500 * time.Millisecond},
+		{name: "wait on within the deadline", paused: 3 * s, now: s, deadline: 3600 * time.Millisecond, want: play.Decision{Retry: true, Wait: 2 * s}, hi: 2200 * time.Millisecond},
 		{name: "wait on to the deadline", paused: 3 * s, now: s, deadline: 3 * s, want: play.Decision{Retry: true, Wait: 2 * s}, hi: 2 * s},
 		{name: "doesn't fit the deadline", paused: 3 * s, now: s, deadline: 2 * s, want: play.Decision{Reason: decide.HostPaused, Wait: 2 * s}, hi: 2 * s},
 		{name: "MaxWait in all", paused: 30 * s, now: 20 * s, want: play.Decision{Retry: true, Wait: 10 * s}, hi: 15 * s},

@@ -338,8 +338,11 @@ func (j *journey) goOn() {
 	if j.heard() {
 		j.tellRetry()
 	}
-	l := &j.last
+	l := j.last
 	j.last = last{sends: l.sends, resp: l.resp, err: l.err, held: l.held, discarded: l.discarded}
+	if l.held {
+		j.last.attempt = l.attempt // for discard
+	}
 	j.event.Outcome = decide.Outcome{}
 }
 

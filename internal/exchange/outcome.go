@@ -64,7 +64,7 @@ func (j *journey) classify() {
 	// Classify may peek at the body, so it runs within the attempt.
 	if j.r.Classifies && l.resp != nil && l.broken == nil {
 		o.Verdict = j.r.Asks.Classify(j.req, l.resp, nil)
-		l.resp = body.Apart(l.resp)
+		l.resp = body.Apart(l.resp, l.cutter())
 	}
 	came := l.resp
 	if l.attempt != nil {
@@ -177,6 +177,14 @@ func (l *last) readWhole(limit int64) {
 		ahead.SetErr(fault.Usable(err))
 		l.broken = ahead
 	}
+}
+
+// cutter returns the context of the attempt, or nil if it wasn't derived.
+func (l *last) cutter() body.Cutter {
+	if l.attempt == nil {
+		return nil
+	}
+	return l.attempt
 }
 
 // end ends the attempt, whose outcome is known.

@@ -45,7 +45,9 @@ func TestExchange_AttemptsShareNothing(t *testing.T) {
 	x.last = earlier
 	x.last.broken = nil // its response is discarded at once
 	x.goOn()
-	assert.Equal(t, last{sends: 3, resp: earlier.resp, err: earlier.err, held: true, discarded: true}, x.last, "a wait keeps no attempt")
+	assert.Equal(t, last{attempt: earlier.attempt, sends: 3, resp: earlier.resp, err: earlier.err, held: true, discarded: true}, x.last)
+	x.discard(0)
+	assert.Equal(t, last{sends: 3, err: earlier.err, discarded: true}, x.last, "a wait keeps no attempt")
 }
 
 // A deadline makes the duration of each attempt matter, from its own beginning.

@@ -247,12 +247,13 @@ func (x *exchange) timeQueue(now time.Duration) {
 
 // discard drains the response in hand before a wait.
 func (x *exchange) discard(wait time.Duration) {
-	resp := x.forget(x.last.resp)
-	if body.CloseLocal(resp) {
+	d := body.Discarding{Req: x.req, Attempt: x.last.cutter(), Clock: x.started}
+	x.last.attempt = nil
+	if d.Resp = x.forget(x.last.resp); body.CloseLocal(d.Resp) {
 		return
 	}
-	most := x.spare(wait)
-	body.Discard(x.req.Context(), legacyCancel(x.req), resp, x.started, most)
+	d.Most = x.spare(wait)
+	body.Discard(d)
 }
 
 // spare returns how long the end of the last attempt may take in the wait.

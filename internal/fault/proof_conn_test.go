@@ -205,7 +205,7 @@ func TestProof_HTTP2CodesAfterAFullRead(t *testing.T) {
 	}
 }
 
-// net/http can send http.NoBody again without a GetBody, and does so after a
+// net/http can send http.NoBody again without a GetBody, and in Go 1.26 does so after a
 // PROTOCOL_ERROR, which proves nothing. A later send that was refused doesn't
 // prove that the first one was.
 //
@@ -233,7 +233,9 @@ func TestProof_ResentWithoutBody(t *testing.T) {
 			require.Error(t, err)
 			assert.NotErrorAs(t, err, new(*retrip.Error), "one attempt")
 			assert.LessOrEqual(t, attempts, 1)
-			assert.Greater(t, seen.Load(), int32(2))
+			if testenv.Go126 {
+				assert.Greater(t, seen.Load(), int32(2))
+			}
 		})
 	}
 }

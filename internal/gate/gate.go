@@ -176,7 +176,7 @@ func (g *gate) mustNotWait(w *waiter, ahead int, now, pausedUntil time.Duration)
 }
 
 // until returns the instant by which an attempt must begin to end before the
-// deadline, if the attempt takes as long as the last one, or as usual.
+// deadline, if the attempt takes as long as its caller expects, or as usual.
 func (q *Request) until(usual time.Duration) time.Duration {
 	if q.Deadline == 0 {
 		return span.Forever

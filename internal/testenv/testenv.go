@@ -8,8 +8,15 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"testing"
 )
+
+// Go126 reports whether net/http is that of Go 1.26. Later ones drain an HTTP/1 response
+// body after an early Close, for at most 256 KiB and 50 ms, and keep the connection
+// (https://go.dev/issue/77370); don't repeat a request after HTTP/2's PROTOCOL_ERROR; and
+// let a handler that has answered read no body that the client has held back (Expect).
+var Go126 = strings.HasPrefix(runtime.Version(), "go1.26")
 
 // Slow skips a test that takes a second or more if -short is set.
 func Slow(t testing.TB) {

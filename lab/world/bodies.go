@@ -14,26 +14,44 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // download is the body of a response, as a base gives it.
 type download struct {
 	io.ReadCloser
-	id     int // of the round trip
-	closed atomic.Bool
+	id      int    // of the round trip
+	end     func() // ends the attempt; nil if Close does
+	reading atomic.Bool
+	closed  atomic.Bool
+}
+
+func (d *download) Read(p []byte) (int, error) {
+	d.reading.Store(true)
+	defer d.reading.Store(false)
+	return d.ReadCloser.Read(p)
 }
 
 func (d *download) Close() error {
 	d.closed.Store(true)
+	if d.end != nil && d.reading.Load() {
+		// net/http's Close during a Read would stop the time of the bubble.
+		d.end()
+		time.Sleep(1)
+	}
 	return d.ReadCloser.Close()
 }
 
-// lend notes the body of resp, which somebody must close.
-func (w *world) lend(r *roundTrip, resp *http.Response) {
+// lend notes the body of resp, which somebody must close. base has made resp, or is nil.
+func (w *world) lend(r *roundTrip, resp *http.Response, base *http.Transport) {
 	if _, writes := resp.Body.(io.Writer); writes || r == nil || resp.Body == nil || resp.Body == http.NoBody {
 		return
 	}
 	d := &download{ReadCloser: resp.Body, id: r.id}
+	if !testenv.Go126 && base != nil && resp.ProtoMajor == 1 {
+		d.end = func() { base.CancelRequest(resp.Request) } //nolint:staticcheck // Base has no other means
+	}
 	resp.Body = d
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/testenv"
 	"github.com/retrip/retrip/shed"
 )
 
@@ -285,13 +286,18 @@ func (r *roundTrip) read(resp *http.Response) {
 	}
 	var got []byte
 	var err error
-	most := 1 << 62
+	most, until := 1<<62, time.Duration(1<<62)
 	switch r.call.Read {
 	case ReadsPart:
 		most = r.call.Size/2 + 1
 	case ClosesAtOnce:
 		most = 0
 	case ClosesLater:
+		if !testenv.Go126 && resp.ProtoMajor == 1 {
+			// A Close during a Read would stop the time of the bubble.
+			until = r.w.now() + r.call.Pace
+			break
+		}
 		timer := time.AfterFunc(r.call.Pace, func() { r.close(resp) })
 		defer timer.Stop()
 	}
@@ -306,7 +312,7 @@ func (r *roundTrip) read(resp *http.Response) {
 	}()
 	buf := make([]byte, 8<<10)
 	var longest time.Duration
-	for len(got) < most && err == nil {
+	for len(got) < most && err == nil && r.w.now() < until {
 		var n int
 		began := r.w.now()
 		n, err = resp.Body.Read(buf[:min(len(buf), most-len(got))])

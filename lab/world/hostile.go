@@ -112,7 +112,7 @@ func (b *wrapper) hostile(req *http.Request) (*http.Response, error, bool) {
 		return nil, &url.Error{Op: "Get", URL: req.URL.String(), Err: odd[0]}, true
 	case 3:
 		resp := &http.Response{StatusCode: http.StatusServiceUnavailable, Body: io.NopCloser(strings.NewReader("x"))}
-		w.lend(r, resp)
+		w.lend(r, resp, nil)
 		return resp, odd[0], true
 	}
 	return nil, odd[x.next()%uint64(len(odd))], true

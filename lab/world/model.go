@@ -182,7 +182,7 @@ func (p Policy) window(n, status int) (lo, hi time.Duration) {
 	case retrip.EqualJitter:
 		return ceiling / 2, ceiling
 	case retrip.DecorrelatedJitter:
-		return 0, b.Cap
+		return max(0, b.Base), b.Cap
 	}
 	return 0, ceiling
 }

@@ -201,18 +201,13 @@ func (c *checker) tooLate(e event, no func(string, ...any)) {
 		no("there is no deadline")
 	case c.hedged || e.Attempt == 0 || c.p.Gate.Enabled == retrip.On || c.r.paused() || len(c.p.Dialects) > 0:
 	case e.Err == nil || deadline > e.at:
-		var began time.Duration
-		for _, a := range c.own {
-			if a.hook == "Attempt" {
-				began = a.at
-			}
-		}
 		least, b := c.word(e), c.p.Backoff
 		if least == 0 && b.Jitter != retrip.FullJitter {
 			least = max(b.Base, b.ThrottleBase) << min(e.Attempt, 10)
 		}
-		if need := least + e.at - began + slack; deadline-e.at > need {
-			no("%v are left, and %v suffice", deadline-e.at, need)
+		_, hi := c.p.window(e.Attempt, e.StatusCode)
+		if _, room := c.room(e); deadline-e.at > least+room+slack && (c.cuts(e) < 2 || deadline-e.at > hi+room+slack) {
+			no("%v are left, and %v suffice", deadline-e.at, least+room)
 		}
 	}
 }

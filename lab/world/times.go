@@ -65,7 +65,7 @@ func (c *checker) times() {
 			}
 		case "Retry", "GiveUp", "Done":
 			if e.hook == "Retry" {
-				c.backoff(e, began)
+				c.backoff(e)
 				c.spread(e)
 			}
 			if began > 0 && c.p.AttemptTimeout > 0 && i > 0 && c.own[i-1].hook == "Attempt" && e.at-began > c.p.AttemptTimeout+late {
@@ -140,26 +140,67 @@ func (c *checker) spread(retry event) {
 	}
 }
 
-// backoff checks a wait, before a retry after an attempt that began at the instant began,
-// for which nobody but the policy has a wish.
-func (c *checker) backoff(retry event, began time.Duration) {
-	deadline := c.deadline()
+// backoff checks a wait for which nobody but the policy has a wish.
+func (c *checker) backoff(retry event) {
 	if c.p.Gate.Enabled == retrip.On || c.hedged || c.word(retry) > 0 || c.r.paused() {
 		return
 	}
 	if c.r.client.plan.Fleet {
 		return // what it takes to ask the store is part of the wait
 	}
-	took := retry.at - began
-	if retry.Err != nil && took >= time.Second/2 {
-		took /= 10 // what hung predicts nothing
+	lo, hi := c.p.window(retry.Attempt, retry.StatusCode)
+	if room, _ := c.room(retry); c.deadline() > 0 {
+		left := c.deadline() - retry.at - room + slack
+		if lo > left {
+			c.breaks("P10", "a wait of %v at %v, before an attempt that may take %v, and the deadline is %v", retry.Wait, retry.at, room, c.deadline())
+		} else if hi > left {
+			hi = lo + (left-lo)/3
+		}
 	}
-	if deadline > 0 && retry.at+retry.Wait+took > deadline+slack {
-		c.breaks("P10", "a wait of %v at %v, after an attempt that took %v, and the deadline is %v", retry.Wait, retry.at, took, deadline)
-	}
-	if lo, hi := c.p.window(retry.Attempt, retry.StatusCode); retry.Wait < lo || retry.Wait > hi {
+	if retry.Wait < lo || retry.Wait > hi {
 		c.breaks("P10", "a wait of %v before retry %d, the backoff is %v to %v", retry.Wait, retry.Attempt, lo, hi)
 	}
+}
+
+// room returns how long the attempt after e, which tells of the end of another, is expected
+// to take, at least and at most: as long as the slowest retry, or as the first attempt if
+// there is no retry. What hung may predict nothing.
+func (c *checker) room(e event) (least, most time.Duration) {
+	var began time.Duration
+	for i, a := range c.own {
+		switch {
+		case a.hook == "Attempt":
+			began = a.at
+		case a.hook == "Retry" || a.hook == "GiveUp" && i > 0 && c.own[i-1].hook == "Attempt":
+			took := a.at - began
+			if a.Attempt <= 2 {
+				least, most = 0, 0
+			}
+			most = max(most, took)
+			if a.Err != nil && took >= time.Second/2 {
+				took /= 10
+			}
+			least = max(least, took)
+		}
+		if a.hook == e.hook && a.Attempt == e.Attempt {
+			break
+		}
+	}
+	return least, most
+}
+
+// cuts returns how many waits before e the deadline may have cut.
+func (c *checker) cuts(e event) (n int) {
+	for _, a := range c.own {
+		if a.hook != "Retry" || a.Attempt >= e.Attempt {
+			continue
+		}
+		_, hi := c.p.window(a.Attempt, a.StatusCode)
+		if _, room := c.room(a); hi+room+slack > c.deadline()-a.at {
+			n++
+		}
+	}
+	return n
 }
 
 // paused reports whether the host has ever asked the client for a pause.

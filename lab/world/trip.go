@@ -196,7 +196,7 @@ func (b *wrapper) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	resp, err := b.c.base.RoundTrip(req)
 	if err == nil {
-		b.c.w.lend(r, resp)
+		b.c.w.lend(r, resp, b.c.base)
 	}
 	return resp, err
 }
