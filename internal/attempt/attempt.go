@@ -45,7 +45,6 @@ type Attempt struct {
 	sent    bool                        // the last use of the base got a connection
 	late    bool                        // the time limit passed before the alarm was stopped
 	using   atomic.Bool                 // the base is at work
-	fault   atomic.Bool                 // the caller's body failed, not the host
 	refused int32                       // sends that the server provably didn't process, each followed by one of ours
 	upload  atomic.Pointer[body.Ending] // the last request body, if it matters whether it was sent
 	hooks   atomic.Pointer[hooks]
@@ -99,8 +98,14 @@ func (a *Attempt) NeverSent() bool {
 func (a *Attempt) WatchSent() { a.wrapBodies(a.watchEnd) }
 
 // wrapBodies replaces the body of a's request, and those that the base gets from
-// GetBody.
-func (a *Attempt) wrapBodies(wrap func(io.ReadCloser) io.ReadCloser) {
+// GetBody, except for those in memory: net/http must know them, and they don't block.
+func (a *Attempt) wrapBodies(with func(io.ReadCloser) io.ReadCloser) {
+	wrap := func(b io.ReadCloser) io.ReadCloser {
+		if _, ok := body.InMemory(b); ok {
+			return b
+		}
+		return with(b)
+	}
 	a.Req.Body = wrap(a.Req.Body)
 	if get := a.Req.GetBody; get != nil {
 		a.Req.GetBody = func() (io.ReadCloser, error) {
@@ -308,10 +313,6 @@ func (a *Attempt) Processable() int { return a.Sends() - int(a.refused) }
 // Sent reports whether the base got a connection in its last use.
 func (a *Attempt) Sent() bool { return a.sent }
 
-// AtFault reports whether the body caused the failure, and not the host. It
-// needs WatchBody.
-func (a *Attempt) AtFault() bool { return a.fault.Load() }
-
 // SpokeHTTP2 reports whether the first connection of the base spoke HTTP/2.
 func (a *Attempt) SpokeHTTP2() bool {
 	h := a.hooks.Load()
@@ -335,10 +336,4 @@ func (a *Attempt) Again(b io.ReadCloser) *http.Request {
 		req.Body = a.watchEnd(req.Body)
 	}
 	return &req
-}
-
-// WatchBody makes a record whether its request's body, or a body from GetBody,
-// caused a failure of the attempt.
-func (a *Attempt) WatchBody() {
-	a.wrapBodies(func(b io.ReadCloser) io.ReadCloser { return body.Blame(b, a.Req.ContentLength, &a.fault) })
 }

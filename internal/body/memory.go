@@ -8,18 +8,13 @@ package body
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net/http"
 	"reflect"
 	"strings"
+	"time"
 )
-
-// Sound reports whether body can neither fail nor differ in length from the
-// declared length. A length that is not positive is unknown.
-func Sound(body io.ReadCloser, length int64) bool {
-	n, ok := InMemory(body)
-	return ok && (length <= 0 || length == n)
-}
 
 // InMemory reports whether body is http.NoBody, or what http.NewRequest makes from a
 // buffer, byte slice or string. It returns the number of bytes still to be read.
@@ -38,6 +33,19 @@ func InMemory(body io.ReadCloser) (unread int64, ok bool) {
 	return 0, false
 }
 
+// Copy returns a new body of what is unread of body, which must be in memory.
+func Copy(body io.ReadCloser) io.ReadCloser {
+	switch r := Unwrap(body).(type) {
+	case *bytes.Reader:
+		return io.NopCloser(new(*r))
+	case *strings.Reader:
+		return io.NopCloser(new(*r))
+	case *bytes.Buffer:
+		return io.NopCloser(bytes.NewReader(r.Bytes()))
+	}
+	return body // http.NoBody
+}
+
 var nopCloserWriterToType = reflect.TypeOf(io.NopCloser(struct {
 	io.Reader
 	io.WriterTo
@@ -53,3 +61,23 @@ func Unwrap(body io.ReadCloser) io.Reader {
 }
 
 var nopCloserType = reflect.TypeOf(io.NopCloser(nil))
+
+// CloseIn closes body, and reports whether Close has returned. It doesn't wait for that any
+// longer than the given time, or until ctx ends or cancel is closed.
+func CloseIn(ctx context.Context, cancel <-chan struct{}, body io.ReadCloser, most time.Duration) bool {
+	if t := reflect.TypeOf(body); t == nopCloserType || t == nopCloserWriterToType {
+		return true
+	}
+	returned := make(chan struct{})
+	var panicked any
+	go func() {
+		defer close(returned)
+		defer func() { panicked = recover() }()
+		body.Close()
+	}()
+	if !await(returned, most, ctx.Done(), cancel) {
+		return false
+	}
+	rethrow(panicked)
+	return true
+}

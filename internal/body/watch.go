@@ -22,36 +22,6 @@ func AtFault(length, n int64, err error) bool {
 	}
 }
 
-// Blame returns a body that sets fault if body, and not the host, causes a
-// failure. length is the declared length, unknown if it is not positive.
-func Blame(body io.ReadCloser, length int64, fault *atomic.Bool) io.ReadCloser {
-	return &blamed{ReadCloser: body, length: length, fault: fault}
-}
-
-// blamed is what Blame returns.
-type blamed struct {
-	io.ReadCloser
-	length int64
-	n      int64
-	closed atomic.Bool
-	fault  *atomic.Bool
-}
-
-func (b *blamed) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	b.n += int64(n)
-	// What a body returns after its Close doesn't matter.
-	if AtFault(b.length, b.n, err) && !b.closed.Load() {
-		b.fault.Store(true)
-	}
-	return n, err
-}
-
-func (b *blamed) Close() error {
-	b.closed.Store(true)
-	return b.ReadCloser.Close()
-}
-
 // Ending is a request body that knows whether it has been read to its end.
 type Ending struct {
 	io.ReadCloser

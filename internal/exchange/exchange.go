@@ -100,7 +100,7 @@ func (c *clock) now() time.Duration {
 // set before.
 func (x *exchange) init(env *Env, r *Rules, req *http.Request, kind replay.Kind, asked Asked) {
 	x.env, x.r, x.rules, x.req, x.asked = env, r, &r.Rules, req, asked
-	x.payload.kind, x.payload.given = kind, req.Body
+	x.payload.kind = kind
 	x.hooked = env.Traced || asked != nil && asked.Hooked()
 	if x.hooked || r.Metrics.Timed() {
 		x.entered = x.now()
@@ -177,8 +177,8 @@ func (x *exchange) enter(from decide.Kind) decide.Kind {
 		x.key = x.r.Asks.NewKey(x.req.Header)
 		x.idempotent = x.key != ""
 	}
-	if x.r.MaxAttempts > 1 && x.payload.kind == replay.Once {
-		x.payload.once = replay.Open(x.req, max(0, x.r.MaxReplayBody))
+	if x.payload.kind >= replay.Gotten {
+		x.payload.open(x.r, x.req)
 	}
 	switch from {
 	case decide.Began:

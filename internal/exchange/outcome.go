@@ -218,8 +218,8 @@ func (e brokenError) Unwrap() error { return e.error }
 
 // faulty reports whether the caller's own body caused the failure.
 func (j *journey) faulty() bool {
-	once, a := j.payload.once, j.last.attempt
-	return once != nil && once.AtFault() || a != nil && a.AtFault()
+	p := &j.payload
+	return p.kind == replay.Unfit || p.once != nil && p.once.AtFault() || p.copies != nil && p.copies.AtFault()
 }
 
 // neverProcessed reports whether the error of the attempt proves that no server
@@ -293,7 +293,9 @@ func how(base http.RoundTripper, resp *http.Response) replay.End {
 
 // failed ends the exchange with the error of its last attempt.
 func (j *journey) failed() error {
-	j.meet(j.last.err)
+	if j.last.err != nil { // else the response has been discarded
+		j.meet(j.last.err)
+	}
 	if j.cause != nil {
 		return j.fail(j.cause)
 	}

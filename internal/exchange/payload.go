@@ -4,7 +4,7 @@
 package exchange
 
 import (
-	"io"
+	"net/http"
 
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
@@ -15,57 +15,67 @@ import (
 
 // payload is the body of a request, which each attempt gets anew.
 type payload struct {
-	kind  replay.Kind
-	once  *replay.Body  // replays a one-shot body; nil for other kinds
-	given io.Closer     // the body of the last attempt, if GetBody made it
-	next  io.ReadCloser // the body of the next attempt, if GetBody made it
-	begun bool          // an attempt may have read the caller's body, or still read it
+	kind   replay.Kind
+	once   *replay.Body   // replays a one-shot body, if there may be another attempt
+	copies *replay.Copies // provides any other body that the caller's code makes
+	begun  bool           // an attempt may have read the caller's body in memory
 }
 
-// renew gets the body of the next attempt, while the response in hand can still be
-// returned if there is none. If nothing of a body in memory has been sent so far, the next
-// attempt gets the caller's own again: a caller whose buffer has been sent expects to find
-// it empty.
+// open prepares the body for as many attempts.
+func (p *payload) open(r *Rules, req *http.Request) {
+	switch alone := r.MaxAttempts <= 1; {
+	case p.kind == replay.Once && !alone:
+		p.once = replay.Open(req, max(0, r.MaxReplayBody))
+	case p.kind >= replay.Gotten:
+		p.copies = replay.NewCopies(req, alone)
+	}
+}
+
+// inUse reports whether the base may still need the body of the last attempt, which ends
+// with the response.
+func (p *payload) inUse() bool { return p.copies != nil && p.copies.InUse() }
+
+// renew gets the body of the next attempt. If nothing of a body in memory has been sent so
+// far, the next attempt gets the caller's own again: a caller whose buffer has been sent
+// expects to find it empty.
 func (x *exchange) renew() (ok bool) {
-	p := &x.payload
-	if p.kind == replay.Once {
+	switch p := &x.payload; {
+	case p.once != nil:
 		// While the account was asked, the base may have read more of the body than is kept.
 		return x.event.Kind != decide.Heard || p.again()
-	}
-	if p.begun = p.begun || !x.last.unsent(x.env.Inner); !p.begun && p.kind == replay.Memory {
-		if unread, _ := body.InMemory(x.req.Body); unread > 0 && unread == x.req.ContentLength {
-			return true
+	case p.copies != nil:
+		if !x.last.unsent(x.env.Inner) {
+			p.copies.Sent()
 		}
-	}
-	next, err := x.req.GetBody()
-	if err == nil && next == nil {
-		err = replay.ErrNoBody
-	}
-	if err != nil {
+		err := p.copies.Next(x.req.Context(), legacyCancel(x.req), x.spare(x.action.Wait))
 		x.cause = fault.Usable(err)
-		return false
+		return err == nil
+	case !p.begun && x.last.unsent(x.env.Inner):
+		unread, _ := body.InMemory(x.req.Body)
+		p.begun = unread != x.req.ContentLength
+	default:
+		p.begun = true
 	}
-	p.next = next
 	return true
 }
 
 // attach gives a its body.
 func (p *payload) attach(a *attempt.Attempt, idempotent bool) {
-	if p.next != nil {
-		a.Req.Body, p.given, p.next = p.next, p.next, nil
-	}
 	switch {
+	case p.copies != nil:
+		p.copies.Give(&a.Req)
 	case p.once != nil:
-		a.Req.Body = p.once.Reader()
+		p.once.Give(&a.Req)
 		// With a GetBody, net/http repeats the request by itself, even if the
 		// server might then process it twice.
 		if idempotent && p.once.Always() {
 			a.Req.GetBody = p.once.GetBody
 		}
-	case p.kind != replay.None && !body.Sound(a.Req.Body, a.Req.ContentLength):
-		a.WatchBody()
+	case p.begun:
+		// It is net/http's own, and can't fail.
+		a.Req.Body, _ = a.Req.GetBody()
 	}
-	if p.kind >= replay.Gotten {
+	if _, memory := body.InMemory(a.Req.Body); p.kind >= replay.Gotten && !memory {
 		a.EndBodies()
 	}
 }
@@ -84,12 +94,6 @@ func (p *payload) again() (again bool) {
 // closeBodies closes every body of the request that nothing else closes.
 func (x *exchange) closeBodies() {
 	p := &x.payload
-	if p.next != nil {
-		p.next.Close()
-	}
-	if !x.done && p.kind != replay.Once && x.call.Attempts > 1 && p.given != nil {
-		p.given.Close()
-	}
 	unused := !x.done || x.call.Attempts == 0
 	switch {
 	case p.once != nil && unused:
@@ -98,6 +102,11 @@ func (x *exchange) closeBodies() {
 		p.once.Seal(replay.Failed)
 	case p.once != nil:
 		p.once.Seal(replay.Answered)
+	case p.copies != nil:
+		if x.done && !x.last.unsent(x.env.Inner) {
+			p.copies.Sent()
+		}
+		p.copies.Close(unused)
 	case unused:
 		body.CloseRequest(x.req)
 	}

@@ -168,9 +168,14 @@ func (j *journey) bodyWaits() bool {
 // its time here.
 func (x *exchange) wait() decide.Kind {
 	a := &x.action
+	late := false
 	if a.Reason != decide.None { // of a retry: this wait follows an attempt
-		if x.payload.kind != replay.None && !x.renew() {
-			return decide.NoBody
+		if x.payload.kind != replay.None {
+			// If the base is done with the body, the response in hand can still be returned
+			// if there is no other.
+			if late = x.last.held && x.last.broken == nil && x.payload.inUse(); !late && !x.renew() {
+				return x.noBody()
+			}
 		}
 		x.goOn()
 	}
@@ -180,6 +185,9 @@ func (x *exchange) wait() decide.Kind {
 	}
 	if x.last.held {
 		x.discard(a.Wait) // within the wait
+	}
+	if late && !x.renew() {
+		return x.noBody()
 	}
 	var woken <-chan struct{}
 	if a.AtGate {
@@ -194,6 +202,18 @@ func (x *exchange) wait() decide.Kind {
 		return x.leave(gone)
 	}
 	return decide.Due
+}
+
+// noBody returns what has happened if the next attempt would get no body. The caller may
+// have gone in the wait for the body of the last one.
+func (x *exchange) noBody() decide.Kind {
+	if gone := x.gone(); gone != nil && !x.last.held {
+		if x.last.err != nil {
+			x.meet(x.last.err)
+		}
+		return x.leave(gone)
+	}
+	return decide.NoBody
 }
 
 // leave records why the caller has gone, and returns what has happened.
@@ -234,12 +254,18 @@ func (x *exchange) discard(wait time.Duration) {
 	if d.Resp = x.forget(x.last.resp); body.CloseLocal(d.Resp) {
 		return
 	}
-	d.Most = min(max(wait, body.DrainLeast), body.DrainTime)
-	if x.call.Deadline != 0 && d.Most > wait {
-		// The attempt gets half of what is left.
-		d.Most = min(d.Most, max(wait, (x.call.Deadline-x.now())/2))
-	}
+	d.Most = x.spare(wait)
 	body.Discard(d)
+}
+
+// spare returns how long the end of the last attempt may take in the wait.
+func (x *exchange) spare(wait time.Duration) time.Duration {
+	most := min(max(wait, body.DrainLeast), body.DrainTime)
+	if x.call.Deadline != 0 && most > wait {
+		// The attempt gets half of what is left.
+		most = min(most, max(wait, (x.call.Deadline-x.now())/2))
+	}
+	return most
 }
 
 // forget drops resp, but for what seen keeps of it, and returns it: the caller must

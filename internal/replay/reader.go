@@ -5,6 +5,8 @@ package replay
 
 import (
 	"io"
+	"maps"
+	"net/http"
 
 	"github.com/retrip/retrip/internal/body"
 )
@@ -14,8 +16,9 @@ import (
 type reader struct {
 	replay  *Body
 	section *io.SectionReader
-	pos     int   // position in the kept part of a stream
-	read    int64 // bytes read of the section
+	trailer http.Header // of the attempt; nil if there are none
+	pos     int         // position in the kept part of a stream
+	read    int64       // bytes read of the section
 	begun   bool
 	copied  bool    // came from GetBody
 	dead    bool    // superseded, or closed by the base: it returns no more bytes
@@ -69,16 +72,20 @@ func (b *reader) Read(p []byte) (n int, err error) {
 		read = b.readSection
 	}
 	if n, err = read(p); err != nil {
-		b.ended()
+		b.ended(err)
 	}
 	return n, err
 }
 
 // ended closes the caller's body if the base has closed b before, and nobody
 // needs it any more.
-func (b *reader) ended() {
+func (b *reader) ended(err error) {
 	r := b.replay
 	r.mu.Lock()
+	if err == io.EOF && b.trailer != nil {
+		// The caller's code has set them by now, in the caller's own map.
+		maps.Copy(b.trailer, r.req.Trailer)
+	}
 	done := b.again && r.done()
 	r.mu.Unlock()
 	if done {

@@ -6,11 +6,15 @@
 package replay
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"math"
 	"net/http"
 	"os"
+	"reflect"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -22,24 +26,39 @@ type Kind uint8
 
 const (
 	None   Kind = iota // there is no body
-	Memory             // GetBody returns a new body, which is in memory and can't fail
-	Gotten             // GetBody returns a new body
+	Unfit              // the body is in memory, and not as long as announced: no attempt can send it
+	Memory             // the body is in memory, and GetBody is net/http's own
+	Gotten             // the caller's own code returns a body, perhaps the one reader again
 	Once               // the body can be read only once
 )
 
 // KindOf returns how the body of req can be replayed.
 func KindOf(req *http.Request) Kind {
-	switch {
-	case req.Body == nil || req.Body == http.NoBody:
+	if req.Body == nil || req.Body == http.NoBody {
 		return None
+	}
+	unread, memory := body.InMemory(req.Body)
+	switch {
+	case memory && req.ContentLength > 0 && unread != req.ContentLength:
+		return Unfit
 	case req.GetBody == nil:
 		return Once
-	case body.Sound(req.Body, req.ContentLength):
+	case memory && slices.Contains(ofNetHTTP(), reflect.ValueOf(req.GetBody).Pointer()):
 		return Memory
 	default:
 		return Gotten
 	}
 }
+
+// ofNetHTTP returns the code of the functions that http.NewRequest sets as GetBody.
+var ofNetHTTP = sync.OnceValue(func() (code []uintptr) {
+	for _, r := range []io.Reader{bytes.NewBufferString("x"), bytes.NewReader([]byte("x")), strings.NewReader("x")} {
+		if req, err := http.NewRequest("", "", r); err == nil {
+			code = append(code, reflect.ValueOf(req.GetBody).Pointer())
+		}
+	}
+	return code
+})
 
 // Body provides a body that can be read only once to the attempts of its
 // request. Each attempt gets the whole body, byte for byte, or none of it.
@@ -52,10 +71,13 @@ type Body struct {
 	part   seekable
 	off, n int64
 
+	announced http.Header // the trailers before the first attempt
+
 	// mu is never held while the caller's body is read or closed; a file may be sought.
 	// The callers of unexported methods hold it.
 	mu      sync.Mutex
 	current *reader
+	trailer http.Header   // of the attempt
 	first   reader        // the first reader needs no allocation of its own
 	sealed  bool          // no further attempt follows
 	failed  bool          // the last attempt has failed
@@ -82,7 +104,7 @@ type Body struct {
 
 var errSuperseded = errors.New("retrip: the attempt that this request body belonged to is over")
 
-var ErrNoBody = errors.New("retrip: Request.GetBody returned neither a body nor an error")
+var errNoBody = errors.New("retrip: Request.GetBody returned neither a body nor an error")
 
 var errPanicked = errors.New("retrip: a Read of the request body has panicked")
 
@@ -91,7 +113,7 @@ var errNotKept = errors.New("retrip: the request body can't be sent again: more 
 // Open returns a replayable body for req. If the body is a stream, Body keeps
 // up to limit bytes.
 func Open(req *http.Request, limit int64) *Body {
-	r := &Body{req: req, limit: limit}
+	r := &Body{req: req, limit: limit, announced: req.Trailer.Clone()}
 	if r.part, r.off, r.n = section(req.Body); r.part == nil && req.ContentLength <= limit {
 		r.kept.expect(req.ContentLength)
 	}
@@ -175,6 +197,15 @@ func (r *Body) Reader() io.ReadCloser {
 	return r.newReader()
 }
 
+// Give gives req, the request of an attempt, a reader, and trailers of its own.
+func (r *Body) Give(req *http.Request) {
+	r.mu.Lock()
+	r.trailer = r.announced.Clone()
+	req.Trailer = r.trailer
+	r.mu.Unlock()
+	req.Body = r.Reader()
+}
+
 // newReader returns a reader of the whole body for one use of the base, which
 // must close it. The previous reader, if any, returns no more bytes.
 func (r *Body) newReader() *reader {
@@ -188,7 +219,7 @@ func (r *Body) newReader() *reader {
 
 // open makes b the current reader.
 func (r *Body) open(b *reader) *reader {
-	b.replay = r
+	b.replay, b.trailer = r, r.trailer
 	if r.part != nil {
 		b.section = io.NewSectionReader(r.part, r.off, r.n)
 	}

@@ -9,6 +9,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -90,13 +91,13 @@ func (b *wrapper) handle(r *roundTrip, req *http.Request) (*http.Response, error
 	if r == nil || !b.c.plan.Handles || req.Body == nil || b.c.w.calm.Load() {
 		return nil, nil
 	}
-	once := r.call.Body == Stream || r.call.Body == Section
+	once, gotten := r.call.Body == Stream || r.call.Body == Section, r.call.Body == OwnGet || r.call.Body == Rewinds
 	r.mu.Lock()
 	before := r.readers
 	r.readers = append(r.readers, req.Body)
 	r.mu.Unlock()
 	for _, old := range before {
-		if !once {
+		if !once && !gotten {
 			break
 		}
 		if n, err := old.Read(make([]byte, 10)); n > 0 || err == nil {
@@ -120,8 +121,48 @@ func (b *wrapper) handle(r *roundTrip, req *http.Request) (*http.Response, error
 		return nil, io.ErrUnexpectedEOF
 	case kind == 3 && once:
 		return b.ahead(r, req), nil
+	case kind >= 3 && gotten:
+		b.lag(r, req)
+		return nil, io.ErrUnexpectedEOF
 	}
 	return nil, nil
+}
+
+// lag goes on reading the body of req, which has failed.
+func (b *wrapper) lag(r *roundTrip, req *http.Request) {
+	r.mu.Lock()
+	attempt := len(r.readers)
+	r.mu.Unlock()
+	b.c.w.relays.Go(func() {
+		defer req.Body.Close()
+		for {
+			n, err := req.Body.Read(make([]byte, 100))
+			r.mu.Lock()
+			over := len(r.readers) > attempt
+			r.mu.Unlock()
+			if over && n > 0 {
+				b.c.w.breaks("P7", "%v: the reader of an attempt that is over yields %d bytes", r, n)
+			}
+			if err != nil {
+				return
+			}
+			time.Sleep(7 * time.Millisecond)
+		}
+	})
+}
+
+// trailers checks that each attempt has trailers of its own.
+func (b *wrapper) trailers(r *roundTrip, req *http.Request) {
+	if !r.call.Trailer {
+		return
+	}
+	at := reflect.ValueOf(req.Trailer).Pointer()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if slices.Contains(r.trailers, at) {
+		b.c.w.breaks("P7", "%v: two attempts have one map of trailers", r)
+	}
+	r.trailers = append(r.trailers, at)
 }
 
 // untouched checks that nobody reads the body of a request before the first attempt.

@@ -34,12 +34,16 @@ type upload struct {
 	copied bool          // it comes from GetBody
 	once   bool          // it is a stream, which only retrip closes
 	drip   time.Duration // of each Read
+	atEnd  func()        // nil: nothing happens then
+	used   atomic.Bool   // by somebody, at this moment
+	two    func()        // is called if two use it at once
 	read   atomic.Bool
 	closed atomic.Int32
 	left   int64 // bytes up to the announced length; negative if it is unknown
 }
 
 func (u *upload) Read(p []byte) (int, error) {
+	defer u.alone()()
 	u.read.Store(true)
 	if u.drip > 0 && u.left != 0 {
 		time.Sleep(u.drip)
@@ -47,7 +51,33 @@ func (u *upload) Read(p []byte) (int, error) {
 	}
 	n, err := u.Reader.Read(p)
 	u.left -= int64(n)
+	if err == io.EOF && u.atEnd != nil {
+		u.atEnd()
+	}
 	return n, err
+}
+
+// Seek makes it possible to rewind u.
+func (u *upload) Seek(offset int64, whence int) (int64, error) {
+	defer u.alone()()
+	s, ok := u.Reader.(io.Seeker)
+	if !ok {
+		return 0, errOwn
+	}
+	before, _ := s.Seek(0, io.SeekCurrent)
+	after, err := s.Seek(offset, whence)
+	if u.left >= 0 {
+		u.left += before - after
+	}
+	return after, err
+}
+
+// alone begins a use of u, which the function that it returns ends.
+func (u *upload) alone() func() {
+	if !u.used.CompareAndSwap(false, true) {
+		u.two()
+	}
+	return func() { u.used.Store(false) }
 }
 
 func (u *upload) Close() error {
@@ -75,13 +105,24 @@ func (c *Call) request(ctx context.Context, w *world, id int) *http.Request {
 	}
 	req, err := http.NewRequestWithContext(ctx, c.Method, url, body)
 	must(err)
-	if c.Body == Section || c.Size%2 == 0 && c.Body != NoBody {
+	if c.Body == Section || c.Size%2 == 0 && c.Body != NoBody && !c.Trailer {
 		req.ContentLength = int64(len(payload))
+	}
+	two := func() { w.breaks("P7", "two use a body of call %d at once", id) }
+	var atEnd func()
+	if c.Trailer {
+		req.Trailer = http.Header{"World-Sum": nil}
+		atEnd = func() { req.Trailer.Set("World-Sum", strconv.Itoa(c.Size)) }
 	}
 	switch c.Body {
 	case OwnGet:
 		req.GetBody = func() (io.ReadCloser, error) {
-			return w.opened(&upload{id: id, copied: true, drip: c.Drip, left: cmp.Or(req.ContentLength, -1), Reader: bytes.NewReader(payload)}), nil
+			return w.opened(&upload{id: id, copied: true, drip: c.Drip, two: two, atEnd: atEnd, left: cmp.Or(req.ContentLength, -1), Reader: bytes.NewReader(payload)}), nil
+		}
+	case Rewinds:
+		req.GetBody = func() (io.ReadCloser, error) {
+			_, err := body.(*upload).Seek(0, io.SeekStart)
+			return req.Body, err
 		}
 	case FailsGet:
 		req.GetBody = func() (io.ReadCloser, error) { return nil, errOwn }
@@ -89,7 +130,7 @@ func (c *Call) request(ctx context.Context, w *world, id int) *http.Request {
 		req.ContentLength = int64(len(payload)) + 7
 	}
 	if u, ok := body.(*upload); ok {
-		u.left = cmp.Or(req.ContentLength, -1)
+		u.left, u.two, u.atEnd = cmp.Or(req.ContentLength, -1), two, atEnd
 		w.opened(u)
 	}
 	req.Header.Set("X-Hush", hush+"-header")

@@ -267,6 +267,8 @@ func (d draws) call() Call {
 		return d.breaking(c)
 	case d.theme == pauses && d.odds(80):
 		return d.pausing(c)
+	case d.theme == rewinds && d.odds(90):
+		return d.rewinding(c)
 	case d.theme == discards && d.odds(80):
 		return d.discarding(c)
 	case d.theme == peeks && d.odds(30):

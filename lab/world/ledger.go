@@ -37,6 +37,9 @@ func (r *roundTrip) receive(a *arrival, req *http.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	a.got, a.whole = len(got), err == nil
+	if sum := req.Trailer.Get("World-Sum"); a.whole && r.call.Trailer && sum != strconv.Itoa(r.call.Size) {
+		r.w.breaks("P7", "%v: arrival %d has a trailer %q", r, a.number, sum)
+	}
 	a.wrong = !bytes.HasPrefix(r.sends, got) || a.whole && len(got) != len(r.sends)
 	if err != nil {
 		panic(http.ErrAbortHandler)

@@ -145,22 +145,23 @@ type Caller struct {
 
 // Call is one request to a client.
 type Call struct {
-	Gap    time.Duration // before it
-	Site   int
-	Method string
-	Part   int  // of the site, with a segment of the path; 0: none
-	Key    bool // Idempotency-Key
-	Safe   bool // World-Safe
-	Body   BodyKind
-	Size   int           // of the body
-	Drip   time.Duration // of each Read of the body
-	Policy *Policy
-	Hooks  bool // WithTrace
-	Panics Panic
-	Traced bool  // an httptrace counts
-	Hints  Hints // what the Got1xxResponse of an httptrace does
-	Spells int   // how the host is spelled
-	Behalf bool  // made on behalf of an incoming retry
+	Gap     time.Duration // before it
+	Site    int
+	Method  string
+	Part    int  // of the site, with a segment of the path; 0: none
+	Key     bool // Idempotency-Key
+	Safe    bool // World-Safe
+	Body    BodyKind
+	Size    int           // of the body
+	Drip    time.Duration // of each Read of the body
+	Trailer bool          // the body sets one at its end
+	Policy  *Policy
+	Hooks   bool // WithTrace
+	Panics  Panic
+	Traced  bool  // an httptrace counts
+	Hints   Hints // what the Got1xxResponse of an httptrace does
+	Spells  int   // how the host is spelled
+	Behalf  bool  // made on behalf of an incoming retry
 
 	Deadline time.Duration // of the context; 0: none
 	Cancel   time.Duration // after which it is canceled; 0: never; negative: before it begins
@@ -210,6 +211,7 @@ const (
 	Stream             // readable once
 	Section            // an io.SectionReader
 	OwnGet             // a stream with a GetBody of the caller's
+	Rewinds            // whose GetBody rewinds the one stream
 	FailsGet           // whose GetBody fails
 	FailsRead          // the body fails halfway
 	TooShort           // it is shorter than ContentLength says

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/fault"
@@ -126,7 +127,12 @@ func (c *checker) giveUp(e event) {
 			no("the failure of the caller's own body is none that a retry may help")
 		}
 		switch r.call.Body {
-		case NoBody, Bytes, Section, OwnGet:
+		case OwnGet, Rewinds:
+			// retrip may not wait for a Read that takes longer.
+			if r.call.Drip < 20*time.Millisecond {
+				no("its body can be replayed")
+			}
+		case NoBody, Bytes, Section:
 			no("its body can be replayed")
 		case Stream:
 			if int64(r.call.Size) <= p.MaxReplayBody {

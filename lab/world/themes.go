@@ -27,6 +27,7 @@ const (
 	resets           // of connections, after which nothing may be repeated
 	discards         // of bodies that come slowly, and callers who go meanwhile
 	parts            // of sites that fail, beside others that don't
+	rewinds          // of the one reader by GetBody, trailers, and a base that still reads
 	themes
 )
 
@@ -108,6 +109,9 @@ func (d draws) themed(tr *Transport) {
 		p.Classify = Classify(d.n(int(classifies)))
 	case uploads:
 		tr.Wrapped, tr.Handles = d.odds(70), d.odds(70)
+	case rewinds:
+		tr.Wrapped, tr.Handles = d.odds(80), d.odds(50)
+		p.Budget, p.Breaker.Ratio, p.MaxAttempts = retrip.Off, retrip.Off, 2+d.n(4)
 	case breakers:
 		p.Breaker = retrip.Breaker{Ratio: 0.5, MinVolume: 1 + d.n(2), OpenFor: time.Second + d.log(8*time.Second)}
 	}
@@ -159,6 +163,24 @@ func (d draws) pausing(c Call) Call {
 	})
 	if d.odds(15) {
 		c.Policy = &Policy{Policy: retrip.Policy{MaxWait: 1 + d.log(3*time.Second)}} // less than others wait
+	}
+	return c
+}
+
+// rewinding returns an upload whose server responds early, or whose base fails.
+func (d draws) rewinding(c Call) Call {
+	c.Gap, c.Policy, c.Method, c.Direct, c.Deadline = c.Gap/16, nil, pick(d.tape, http.MethodPut, http.MethodPost), true, 0
+	c.Body, c.Size, c.Drip = pick(d.tape, Rewinds, Rewinds, OwnGet, Stream), 1+d.n(40<<10), 0
+	c.Trailer = d.odds(50)
+	d.list(4, 80, func() {
+		s := Step{Status: pick(d.tape, 503, 503, 0), Early: d.odds(60), Close: d.odds(30), Length: d.n(300)}
+		if d.odds(20) {
+			s = Step{Kind: pick(d.tape, CutBefore, CutAfter)}
+		}
+		c.Script = append(c.Script, s)
+	})
+	if d.odds(30) {
+		c.Drip = d.log(30 * time.Millisecond)
 	}
 	return c
 }

@@ -50,6 +50,7 @@ type roundTrip struct {
 	reading  reading
 	bodies   []*upload
 	readers  []io.ReadCloser // the bodies that a base has got
+	trailers []uintptr       // the maps that a base has got
 	begun    bool            // the base has been asked
 	ahead    bool            // a base has responded before it had the body
 	whole    bool            // and then has got it whole
@@ -115,6 +116,7 @@ func (o *outer) RoundTrip(req *http.Request) (resp *http.Response, err error) {
 	}
 	mine := req.Clone(req.Context())
 	mine.Header.Set("World-Id", strconv.Itoa(r.id))
+	mine.Trailer = req.Trailer // the body sets it
 	before := mine.Clone(context.Background())
 	get := mine.GetBody
 	w.log("%v: t%d %s %s", r, c.number, mine.Method, r.host)
@@ -184,6 +186,7 @@ func (b *wrapper) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if r != nil {
 		b.untouched(r)
+		b.trailers(r, req)
 	}
 	if resp, err, done := b.hostile(req); done {
 		return resp, err

@@ -1,0 +1,504 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package replay_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
+)
+
+// lone is a reader that two must not use at once.
+type lone struct {
+	io.ReadSeeker
+	t    testing.TB
+	busy atomic.Bool
+}
+
+func (l *lone) alone() func() {
+	if !l.busy.CompareAndSwap(false, true) {
+		l.t.Error("two use the caller's reader at once")
+	}
+	return func() { l.busy.Store(false) }
+}
+
+func (l *lone) Read(p []byte) (int, error) {
+	defer l.alone()()
+	return l.ReadSeeker.Read(p)
+}
+
+func (l *lone) Seek(offset int64, whence int) (int64, error) {
+	defer l.alone()()
+	return l.ReadSeeker.Seek(offset, whence)
+}
+
+func (l *lone) Close() error { return nil }
+
+// wrapper is a body around another, of which each GetBody makes a new one.
+type wrapper struct{ io.ReadCloser }
+
+// gets are the GetBody functions of well-known clients: each returns the first body, and
+// what GetBody returns.
+var gets = map[string]func(t testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)){
+	"copies": func(t testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)) {
+		get := func() (io.ReadCloser, error) {
+			return &lone{ReadSeeker: bytes.NewReader(payload), t: t}, nil
+		}
+		return play.Must(get()), get
+	},
+	"one reader, rewound": func(t testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)) {
+		one := &lone{ReadSeeker: bytes.NewReader(payload), t: t}
+		return one, func() (io.ReadCloser, error) {
+			_, err := one.Seek(0, io.SeekStart)
+			return one, err
+		}
+	},
+	"one reader, rewound, in a new wrapper": func(t testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)) {
+		one := &lone{ReadSeeker: bytes.NewReader(payload), t: t}
+		return &wrapper{one}, func() (io.ReadCloser, error) {
+			_, err := one.Seek(0, io.SeekStart)
+			return &wrapper{one}, err
+		}
+	},
+	"one reader, rewound, in a wrapper at first": func(t testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)) {
+		one := &lone{ReadSeeker: bytes.NewReader(payload), t: t}
+		return &wrapper{one}, func() (io.ReadCloser, error) {
+			_, err := one.Seek(0, io.SeekStart)
+			return one, err
+		}
+	},
+	"one file, rewound": func(t testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)) {
+		name := filepath.Join(t.TempDir(), "f")
+		require.NoError(t, os.WriteFile(name, payload, 0o600))
+		f := play.Must(os.Open(name))
+		t.Cleanup(func() { f.Close() })
+		return io.NopCloser(f), func() (io.ReadCloser, error) {
+			_, err := f.Seek(0, io.SeekStart)
+			return io.NopCloser(f), err
+		}
+	},
+	"one reader in memory, rewound": func(_ testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)) {
+		one := bytes.NewReader(payload)
+		return io.NopCloser(one), func() (io.ReadCloser, error) {
+			_, err := one.Seek(0, io.SeekStart)
+			return io.NopCloser(one), err
+		}
+	},
+	"one reader, not rewound": func(t testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)) {
+		one := &lone{ReadSeeker: bytes.NewReader(payload), t: t}
+		return one, func() (io.ReadCloser, error) { return one, nil }
+	},
+	"one reader that can't seek, not rewound": func(t testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)) {
+		one := &lone{ReadSeeker: bytes.NewReader(payload), t: t}
+		return wrapper{one}, func() (io.ReadCloser, error) { return wrapper{one}, nil }
+	},
+	"one reader in memory, not rewound": func(_ testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)) {
+		one := io.NopCloser(strings.NewReader(string(payload)))
+		return one, func() (io.ReadCloser, error) { return one, nil }
+	},
+}
+
+// Whatever GetBody returns, and however an attempt ends, a server that is content has got
+// each byte, once, and nobody reads for an attempt that is over. If GetBody rewinds, the
+// retry succeeds. Run this test with the race detector.
+//
+//retrip:promise P7
+func TestCopies_OfOneReader(t *testing.T) {
+	ways := map[string]func(http.ResponseWriter, *http.Request){
+		"at once": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(503) },
+		"at once, and closes": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Connection", "close")
+			w.WriteHeader(503)
+		},
+		"halfway": func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.ReadFull(r.Body, make([]byte, r.ContentLength/2+500))
+			w.WriteHeader(503)
+		},
+		"at the end": func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			w.WriteHeader(503)
+		},
+		"too late": func(http.ResponseWriter, *http.Request) { time.Sleep(5 * time.Second) },
+		"never":    func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+	}
+	for kind, open := range gets {
+		for way, answer := range ways {
+			for _, size := range []int{1 << 10, 200_000} {
+				for _, known := range []bool{true, false} {
+					for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTP2} {
+						play.Bubble(t, fmt.Sprint(kind, "/", way, "/", size, "/", known, "/", proto), func(t *testing.T) {
+							payload := play.Pattern(size)
+							var seen atomic.Int32
+							s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+								if seen.Add(1) < 3 {
+									answer(w, r)
+									return
+								}
+								if got, err := io.ReadAll(r.Body); err != nil {
+									panic(http.ErrAbortHandler)
+								} else if !assert.True(t, bytes.Equal(payload, got), "got %d bytes", len(got)) {
+									w.WriteHeader(400)
+								}
+							}))
+							req := play.MustRequest(t, "PUT", s.URL, nil)
+							if req.Body, req.GetBody = open(t, payload); known {
+								req.ContentLength = int64(size)
+							}
+							p := play.With(func(p *retrip.Policy) { p.AttemptTimeout = time.Second })
+							resp, err := (&retrip.Transport{Base: s.Transport(), Policy: p}).RoundTrip(req)
+							if err == nil {
+								play.Finish(t, resp)
+							}
+							if !strings.Contains(kind, "not rewound") {
+								require.NoError(t, err)
+								assert.Equal(t, 200, resp.StatusCode)
+							}
+							play.LetPass(time.Minute)
+						})
+					}
+				}
+			}
+		}
+	}
+}
+
+// Over loopback, an upload whose first attempt is answered before the server has read it
+// succeeds as it does with a loop that is written by hand: 40 of each.
+//
+//retrip:promise P7
+func TestCopies_Loopback(t *testing.T) {
+	var fails atomic.Bool
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if fails.Swap(false) {
+			w.Header().Set("Connection", "close")
+			w.WriteHeader(503)
+			return
+		}
+		if n, err := io.Copy(io.Discard, r.Body); err != nil || n != r.ContentLength {
+			w.WriteHeader(400)
+		}
+	}))
+	defer s.Close()
+	byHand := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+		resp, err := s.Client().Transport.RoundTrip(req)
+		if err == nil && resp.StatusCode == 503 {
+			play.Finish(t, resp)
+			again := req.Clone(req.Context())
+			again.Body = play.Must(req.GetBody())
+			resp, err = s.Client().Transport.RoundTrip(again)
+		}
+		return resp, err
+	})
+	for _, kind := range []string{"one reader, rewound", "one reader, rewound, in a wrapper at first", "one file, rewound", "one reader in memory, rewound", "copies"} {
+		for _, size := range []int{1 << 10, 1 << 20, 8 << 20} {
+			payload, tr, n := play.Pattern(size), &retrip.Transport{Base: s.Client().Transport, Policy: play.AtOnce}, testenv.Size(5, 40)
+			tr.Policy.Budget = retrip.Off
+			stored := func(rt http.RoundTripper, two testing.TB) (ok int) {
+				for range n {
+					req := play.MustRequest(t, "PUT", s.URL, nil)
+					req.Body, req.GetBody = gets[kind](two, payload)
+					req.ContentLength = int64(size)
+					fails.Store(true)
+					if resp, err := rt.RoundTrip(req); err == nil {
+						if play.Finish(t, resp); resp.StatusCode == 200 {
+							ok++
+						}
+					}
+				}
+				return ok
+			}
+			assert.Equal(t, n, stored(tr, t), "%s, %d bytes", kind, size)
+			if !testenv.Race { // a loop by hand doesn't wait for the reader of its first attempt
+				t.Logf("%-45s %9d bytes: %2d of %d by hand", kind, size, stored(byHand, ignores{t}), n)
+			}
+		}
+	}
+}
+
+// ignores is a test that ignores errors.
+type ignores struct{ testing.TB }
+
+func (ignores) Error(...any) {}
+
+// Each attempt has trailers of its own: those that the caller's body has set by its end.
+// Run this test with the race detector.
+//
+//retrip:promise P2 P4
+func TestCopies_Trailers(t *testing.T) {
+	for _, kind := range []string{"stream", "GetBody"} {
+		for _, early := range []bool{true, false} {
+			play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
+				var seen atomic.Int32
+				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					n := seen.Add(1)
+					if n == 1 && early {
+						w.WriteHeader(503)
+						return
+					}
+					got := play.ReadAll(t, r.Body)
+					if len(got) != 50_000 || r.Trailer.Get("Sum") != signature(got) {
+						t.Errorf("attempt %d: %d bytes, trailers %v", n, len(got), r.Trailer)
+					}
+					if n == 1 {
+						w.WriteHeader(503)
+					}
+				}))
+				req := play.MustRequest(t, "PUT", s.URL, nil)
+				req.Trailer = http.Header{"Sum": nil}
+				var made atomic.Int32
+				get := func() (io.ReadCloser, error) {
+					payload, first := play.Pattern(50_000), made.Add(1) == 1
+					return io.NopCloser(io.MultiReader(bytes.NewReader(payload), atEnd(func() {
+						if first {
+							time.Sleep(30 * time.Millisecond) // the retry doesn't wait that long
+						}
+						req.Trailer.Set("Sum", signature(string(payload)))
+					}))), nil
+				}
+				if req.Body, _ = get(); kind == "GetBody" {
+					req.GetBody = get
+				}
+				resp, _ := play.Do(t, &retrip.Transport{Base: s.Transport(), Policy: play.AtOnce}, req)
+				assert.Equal(t, 200, resp.StatusCode)
+				assert.EqualValues(t, 2, seen.Load())
+				play.LetPass(time.Minute)
+			})
+		}
+	}
+}
+
+// atEnd is an empty reader that calls the function at its end.
+type atEnd func()
+
+func (f atEnd) Read([]byte) (int, error) {
+	f()
+	return 0, io.EOF
+}
+
+// A Read of the last attempt is still in progress. If closing the body ends the Read, the
+// next attempt gets a body. Otherwise there is none, and the caller learns the status.
+//
+//retrip:promise P3 P7
+func TestCopies_OldAttemptReads(t *testing.T) {
+	for _, ends := range []string{"Read by itself", "Close", "nothing"} {
+		for _, answer := range []play.Step{play.Reply(503), play.Err(resetError)} {
+			play.Bubble(t, "ended by "+ends, func(t *testing.T) {
+				first, old := early()
+				base := play.Keep(func(r *http.Request) (*http.Response, error) {
+					_, _ = first(r)
+					return answer(r)
+				}, func(r *http.Request) (*http.Response, error) {
+					assert.Equal(t, "again", play.ReadAll(t, r.Body))
+					return play.Reply(200)(r)
+				})
+				body := newSlow(io.EOF, false)
+				over := sync.OnceFunc(func() { close(body.give) })
+				req := play.Request(t, "PUT", &onClose{body, func() {
+					if ends == "Close" {
+						over()
+					}
+				}})
+				req.GetBody = func() (io.ReadCloser, error) {
+					assert.NotEqual(t, "nothing", ends)
+					return again("again")()
+				}
+				go func() {
+					body.give <- "one"
+					if ends == "Read by itself" {
+						time.Sleep(40 * time.Millisecond)
+						over()
+					}
+				}()
+				began := time.Now()
+				resp, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(req)
+				if ends == "nothing" {
+					e := play.AsError(t, err)
+					assert.Equal(t, retrip.ReasonBodyNotReplayable, e.Reason)
+					_, lost := answer(req)
+					assert.Equal(t, lost == nil, e.StatusCode == 503)
+					assert.ErrorContains(t, err, "still in a Read")
+					assert.Less(t, time.Since(began), 300*time.Millisecond)
+				} else {
+					require.NoError(t, err)
+					assert.Equal(t, 200, resp.StatusCode)
+				}
+				over()
+				assert.Error(t, <-old)
+				synctest.Wait()
+				assert.EqualValues(t, 1, body.closed.Load())
+			})
+		}
+	}
+}
+
+// Nothing of a body in memory was sent: it is where it was, whatever its GetBody returns.
+// After that, it is at its end.
+//
+//retrip:promise P7
+func TestCopies_UnsentMemory(t *testing.T) {
+	play.Bubble(t, "", func(t *testing.T) {
+		one := bytes.NewBufferString("payload")
+		base := play.Keep(func(r *http.Request) (*http.Response, error) {
+			assert.Equal(t, 7, one.Len())
+			return nil, dialError
+		}, func(r *http.Request) (*http.Response, error) {
+			assert.Equal(t, "payload", play.ReadAll(t, r.Body))
+			return play.Reply(200)(r)
+		})
+		req := play.Request(t, "POST", nil)
+		req.Body, req.ContentLength = io.NopCloser(one), 7
+		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(one), nil }
+		play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, req)
+		assert.Zero(t, one.Len())
+	})
+}
+
+// The caller goes while a Read of the last attempt is awaited.
+//
+//retrip:promise P7 P10 P17
+func TestCopies_CanceledDuringARead(t *testing.T) {
+	for _, answer := range []play.Step{play.Reply(503), play.Err(resetError)} {
+		play.Bubble(t, "", func(t *testing.T) {
+			first, old := early()
+			body := newSlow(io.EOF, false)
+			ctx, cancel := context.WithCancel(t.Context())
+			req := play.Request(t, "PUT", body).WithContext(ctx)
+			req.GetBody = again("again")
+			go func() { body.give <- "one" }()
+			time.AfterFunc(20*time.Millisecond, cancel)
+			began := time.Now()
+			_, err := (&retrip.Transport{Policy: play.Steady, Base: play.Keep(func(r *http.Request) (*http.Response, error) {
+				_, _ = first(r)
+				return answer(r)
+			})}).RoundTrip(req)
+			assert.Equal(t, 20*time.Millisecond, time.Since(began))
+			assert.ErrorIs(t, err, context.Canceled)
+			e := play.AsError(t, err)
+			assert.Equal(t, retrip.ReasonCanceled, e.Reason)
+			_, lost := answer(req)
+			assert.Equal(t, lost == nil, e.StatusCode == 503)
+			if lost != nil {
+				assert.ErrorIs(t, err, lost)
+			}
+			close(body.give)
+			<-old
+		})
+	}
+}
+
+// onClose is a body that calls close when it is closed.
+type onClose struct {
+	io.ReadCloser
+	close func()
+}
+
+func (b *onClose) Close() error {
+	b.close()
+	return b.ReadCloser.Close()
+}
+
+// An attempt that is over gets nothing more of the caller's: no byte, no copy, no Close.
+//
+//retrip:promise P7
+func TestCopies_LateBase(t *testing.T) {
+	play.Bubble(t, "", func(t *testing.T) {
+		var made []*play.SendBody
+		get := func() (io.ReadCloser, error) {
+			made = append(made, play.NewSend("payload"))
+			return made[len(made)-1], nil
+		}
+		base := play.Keep(play.Reply(503), play.Reply(503), play.Reply(200))
+		req := play.Request(t, "PUT", play.Must(get()))
+		req.GetBody = get
+		play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, req)
+		require.Len(t, made, 3)
+		for i, r := range base.Reqs[:2] {
+			yieldsNothing(t, r.Body)
+			_, err := r.GetBody()
+			assert.Error(t, err)
+			require.NoError(t, r.Body.Close())
+			assert.EqualValues(t, 1, made[i].Closed.Load(), "closed once, by retrip")
+		}
+		assert.Equal(t, "payload", play.ReadAll(t, base.Reqs[2].Body))
+		assert.Len(t, made, 3)
+	})
+}
+
+// If the base may still need the body, GetBody is asked after the response in hand has been
+// discarded. If it then fails, the caller gets the response's status.
+//
+//retrip:promise P3 P7
+func TestCopies_GetBodyFailsAfterTheDiscard(t *testing.T) {
+	play.Bubble(t, "", func(t *testing.T) {
+		base := play.Keep(play.Reply(503, "X-Hint: later"))
+		req := play.Request(t, "PUT", play.NewSend("payload"))
+		req.GetBody = func() (io.ReadCloser, error) {
+			assert.True(t, base.Bodies[0].Closed.Load() > 0)
+			return nil, play.ErrDisk
+		}
+		_, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(req)
+		e := play.AsError(t, err)
+		assert.Equal(t, 503, e.StatusCode)
+		assert.Equal(t, "later", e.Header.Get("X-Hint"))
+		assert.Equal(t, retrip.ReasonBodyNotReplayable, e.Reason)
+		assert.ErrorIs(t, err, play.ErrDisk)
+	})
+}
+
+// net/http sends nothing of a small body in memory that isn't as long as announced, and the
+// header of each other together with it. So it must know such a body.
+//
+//retrip:promise P4 P7
+func TestCopies_InMemory(t *testing.T) {
+	for _, attempts := range []int{1, 4} {
+		for _, length := range []int64{3, 7, 9} {
+			for _, getBody := range []bool{true, false} {
+				play.Bubble(t, fmt.Sprint(attempts, " attempts, of ", length, " ", getBody), func(t *testing.T) {
+					var seen atomic.Int32
+					s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+						seen.Add(1)
+						_, _ = io.Copy(io.Discard, r.Body)
+					}))
+					req := play.MustRequest(t, "PUT", s.URL, nil)
+					req.Body, req.ContentLength = io.NopCloser(strings.NewReader("payload")), length
+					if getBody {
+						req.GetBody = again("payload")
+					}
+					p := play.With(func(p *retrip.Policy) { p.MaxAttempts = attempts })
+					_, err := (&retrip.Transport{Base: s.Transport(), Policy: p}).RoundTrip(req)
+					if length == 7 {
+						require.NoError(t, err)
+						assert.EqualValues(t, 1, seen.Load())
+						return
+					}
+					assert.ErrorContains(t, err, "ContentLength")
+					var own *retrip.Error
+					assert.False(t, errors.As(err, &own))
+					synctest.Wait()
+					assert.Zero(t, seen.Load())
+				})
+			}
+		}
+	}
+}
