@@ -215,7 +215,7 @@ func (a *Attempt) answer(resp *http.Response) bool {
 
 // bodiless reports whether resp has no body. HTTP/2 doesn't use http.NoBody.
 func (a *Attempt) bodiless(resp *http.Response) bool {
-	return resp.Body == nil || resp.Body == http.NoBody || a.Req.Method == http.MethodHead || resp.ProtoMajor > 1 && resp.ContentLength == 0
+	return resp.Body == nil || resp.Body == http.NoBody || body.Never(&a.Req, resp) || resp.ProtoMajor > 1 && resp.ContentLength == 0
 }
 
 // End processes what the base returned. Once the response headers have arrived,

@@ -57,7 +57,7 @@ type download struct {
 // join makes the body of the response a download. A body
 // that had to be whole and broke has been given up already.
 func (x *exchange) join() {
-	if x.last.broken != nil || !body.In(x.last.resp) {
+	if x.last.broken != nil || !body.In(x.req, x.last.resp) {
 		return
 	}
 	d := &download{env: x.env, r: x.r, asked: x.asked, req: x.req, http2: x.last.resp.ProtoMajor > 1, attempts: x.call.Attempts, last: -1}
@@ -338,7 +338,7 @@ func (d *download) land(resp *http.Response, at int64) (resume.Landing, string) 
 	switch {
 	case refusal != "":
 		return l, string(refusal)
-	case !body.In(resp) || d.Within(resp.Body):
+	case !body.In(d.req, resp) || d.Within(resp.Body):
 		// If Base returns the same response twice, the body would read itself.
 		return l, resume.RefusedContentRange
 	case l.Whole && d.skipped > 0:
