@@ -16,6 +16,7 @@ import (
 	"github.com/retrip/retrip/internal/body"
 	"github.com/retrip/retrip/internal/exchange"
 	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/spare"
 )
 
 // Transport is an [http.RoundTripper] that retries failed requests where a
@@ -162,6 +163,9 @@ func (t *Transport) look() *settings {
 	if base.DialTLSContext != nil {
 		// It may have a certificate check that can't be seen here.
 		s.Watch |= attempt.WatchHandshake | attempt.WatchDialTLS
+	}
+	if !spare.Registered(s.Base.(*http.Transport)) {
+		s.Watch |= attempt.OwnConns
 	}
 	if p := base.Protocols; p != nil && p.UnencryptedHTTP2() && !p.HTTP1() {
 		s.Watch |= attempt.ExpectHTTP2

@@ -229,7 +229,7 @@ func (l *Pools) pool(base *http.Transport, http2 bool) *pool {
 		return nil // every request has its own connection, or there would be more than allowed
 	}
 	t := base.Clone()
-	if len(t.TLSNextProto) > 0 || registered(base) {
+	if len(t.TLSNextProto) > 0 || Registered(base) {
 		// The copy would share the pool of a foreign HTTP/2, or lack a RoundTripper.
 		return nil
 	}
@@ -250,9 +250,9 @@ func (l *Pools) pool(base *http.Transport, http2 bool) *pool {
 	return &pool{Transport: t}
 }
 
-// registered reports whether base passes HTTP requests to a RoundTripper that was registered
+// Registered reports whether base passes HTTP requests to a RoundTripper that was registered
 // with it. Only net/http's internals tell. If they have changed, it returns true.
-func registered(base *http.Transport) (yes bool) {
+func Registered(base *http.Transport) (yes bool) {
 	defer func() { yes = yes || recover() != nil }()
 	// Nobody registers during requests, and Clone has waited for net/http itself.
 	all := reflect.ValueOf(base).Elem().FieldByName("altProto").Field(0).Elem()

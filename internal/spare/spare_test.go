@@ -32,19 +32,19 @@ func used(base *http.Transport) *http.Transport {
 // more: check what registered reads.
 func TestRegistered(t *testing.T) {
 	other := testenv.RoundTripper(nil)
-	assert.False(t, registered(&http.Transport{}))
-	assert.False(t, registered(used(&http.Transport{})))
-	assert.False(t, registered(used(cleanhttp.DefaultPooledTransport())))
-	assert.False(t, registered(http.DefaultTransport.(*http.Transport)))
+	assert.False(t, Registered(&http.Transport{}))
+	assert.False(t, Registered(used(&http.Transport{})))
+	assert.False(t, Registered(used(cleanhttp.DefaultPooledTransport())))
+	assert.False(t, Registered(http.DefaultTransport.(*http.Transport)))
 
 	base := &http.Transport{}
 	base.RegisterProtocol("file", other)
-	assert.False(t, registered(used(base)))
+	assert.False(t, Registered(used(base)))
 	for _, scheme := range []string{"http", "https"} {
 		base = &http.Transport{Protocols: new(http.Protocols)}
 		base.Protocols.SetHTTP1(true)
 		base.RegisterProtocol(scheme, other)
-		assert.True(t, registered(used(base)))
+		assert.True(t, Registered(used(base)))
 	}
 }
 
