@@ -48,6 +48,9 @@ type Pools struct {
 	mu    sync.Mutex  // guards all below, and every host and pool
 	hosts map[hostkey.Key]*host
 	made  []weak.Pointer[http.Transport] // all spares; those with connections are reachable
+	swept weak.Pointer[[16]byte]         // what it points to is gone after a garbage collection, and only that takes spares away
+
+	allows, asked bool // the result of Allows; whether it is known
 }
 
 // host is what is known of the HTTP/2 connections to a host.
@@ -158,12 +161,15 @@ func (l *Pools) turn(h *host, base *http.Transport, keep bool, patience, delay t
 	return &Turn{pools: l, host: h, pool: h.pool, base: base, patience: patience, delay: delay, works: h.works}
 }
 
-// Allows reports whether an attempt can have a new connection, by Once or because base
-// makes one for each request.
+// Allows reports whether an attempt can have a new connection, by Once or because base, which
+// has been used and is the same for all calls, makes one for each request.
 func (l *Pools) Allows(base *http.Transport) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return base.DisableKeepAlives || l.pool(base, false) != nil
+	if !l.asked {
+		l.asked, l.allows = true, base.DisableKeepAlives || l.pool(base, false) != nil
+	}
+	return l.allows
 }
 
 // Once returns a turn with a connection of its own, or nil if the base allows none.
@@ -246,7 +252,11 @@ func (l *Pools) pool(base *http.Transport, http2 bool) *pool {
 	// Without a limit, each request that finds no connection dials.
 	t.MaxConnsPerHost, t.DisableKeepAlives = 1, !http2
 	t.IdleConnTimeout = cmp.Or(min(max(0, t.IdleConnTimeout), idle), idle)
-	l.made = append(slices.DeleteFunc(l.made, func(p weak.Pointer[http.Transport]) bool { return p.Value() == nil }), weak.Make(t))
+	if l.swept.Value() == nil {
+		l.made = slices.DeleteFunc(l.made, func(p weak.Pointer[http.Transport]) bool { return p.Value() == nil })
+		l.swept = weak.Make(new([16]byte))
+	}
+	l.made = append(l.made, weak.Make(t))
 	return &pool{Transport: t}
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"testing"
@@ -107,6 +108,25 @@ func TestSpares_AreBounded(t *testing.T) {
 		list.Get(base, hostNumber(10*most), time.Now(), time.Second)
 		assert.Less(t, len(list.made), most, "spares that are gone")
 	})
+}
+
+// However many connections of their own attempts have had, the next costs what the first did: one
+// clone, and no search for spares that are gone unless there was a garbage collection.
+//
+//retrip:promise P15
+func TestSpares_EachCostsTheSame(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	var list Pools
+	base := used(cleanhttp.DefaultPooledTransport())
+	require.True(t, list.Allows(base))
+	swept := list.swept.Value()
+	require.NotNil(t, swept)
+	for range 1000 {
+		require.True(t, list.Allows(base))
+		require.NotNil(t, list.Once(base, time.Second))
+	}
+	assert.Same(t, swept, list.swept.Value())
+	assert.Len(t, list.made, 1+1000)
 }
 
 //retrip:promise P13
