@@ -14,6 +14,7 @@ import (
 
 	"github.com/retrip/retrip/internal/dialect"
 	"github.com/retrip/retrip/internal/meter"
+	"github.com/retrip/retrip/internal/redact"
 	"github.com/retrip/retrip/internal/span"
 	"github.com/retrip/retrip/internal/syntax"
 )
@@ -130,7 +131,7 @@ func shown(path string, v reflect.Value) string {
 	case v.Kind() == reflect.Slice:
 		return fmt.Sprintf("a list of %d", v.Len())
 	case v.Kind() == reflect.String:
-		return strconv.Quote(v.String())
+		return strconv.Quote(redact.Short(v.String(), 260))
 	case insteadOfOff[path] != "" && v.Int() == Off:
 		return "Off"
 	}

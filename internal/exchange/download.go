@@ -18,6 +18,7 @@ import (
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/hostkey"
+	"github.com/retrip/retrip/internal/redact"
 	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/resume"
 	"github.com/retrip/retrip/internal/span"
@@ -200,7 +201,7 @@ func (d *download) latest() time.Duration {
 // meet records how the body broke. It keeps few errors of those at one offset.
 func (d *download) meet(broken error) {
 	if d.met == nil || d.attempts-d.since <= emptyMost {
-		d.met = joined(d.met, broken)
+		d.met = joined(d.met, kept(broken))
 	}
 }
 
@@ -317,7 +318,7 @@ type continueError struct {
 }
 
 func (e *continueError) Error() string {
-	text := fmt.Sprintf("%v; retrip: the response body can't be continued at byte %d: %s", e.error, e.at, e.why)
+	text := fmt.Sprintf("%s; retrip: the response body can't be continued at byte %d: %s", redact.Error(e.error), e.at, e.why)
 	if e.status != 0 {
 		text += fmt.Sprintf(", in a response with status %d", e.status)
 	}

@@ -341,11 +341,12 @@ func (j *journey) goOn() {
 		j.last.err, j.last.broken = j.last.failure(), nil
 		body.Dismiss(j.forget(j.last.resp))
 	}
-	if j.last.err != nil {
-		j.meet(j.last.err)
-	}
 	if j.heard() {
 		j.tellRetry()
+	}
+	if j.last.err != nil {
+		j.last.err = kept(j.last.err)
+		j.meet(j.last.err)
 	}
 	l := &j.last
 	j.last = last{sends: l.sends, resp: l.resp, err: l.err, held: l.held, discarded: l.discarded}
