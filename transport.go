@@ -4,6 +4,7 @@
 package retrip
 
 import (
+	"errors"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -138,6 +139,9 @@ func (t *Transport) start() *settings {
 	_, ofNetHTTP := s.Base.(*http.Transport)
 	s.looked = !ofNetHTTP
 	s.matcher, s.err = compile(t.Policy, t.Hosts)
+	if err := t.wrongBase(); err != nil {
+		s.Base, s.err = new(http.Transport), errors.Join(s.err, err)
+	}
 	if t.Metrics != nil {
 		s.counted = t.Metrics.count(t, nil, s.rules)
 	}
@@ -187,7 +191,7 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 	t.settling.Lock()
 	defer t.settling.Unlock()
 	next := *t.settings.Load()
-	next.matcher, next.err = m, nil
+	next.matcher, next.err = m, t.wrongBase()
 	if t.Metrics != nil {
 		next.counted = t.Metrics.count(t, next.counted, m.rules)
 	}

@@ -48,7 +48,7 @@ func Of(u *url.URL) Key {
 		return Key{}
 	}
 	host, port := splitPort(u.Host)
-	host = host[:min(len(host), mostName)]
+	host = host[max(0, len(host)-mostName):] // the end says which pattern it matches
 	if port == "" {
 		switch u.Scheme {
 		case "http":
