@@ -142,7 +142,7 @@ func shown(path string, v reflect.Value) string {
 	case v.Kind() == reflect.Slice:
 		return fmt.Sprintf("a list of %d", v.Len())
 	case v.Kind() == reflect.String:
-		return strconv.Quote(redact.Short(v.String(), 260))
+		return strconv.Quote(redact.Short(v.String(), 80))
 	case insteadOfOff[path] != "" && v.Int() == Off:
 		return "Off"
 	}

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -406,6 +407,7 @@ func TestHostile_SizesAreBounded(t *testing.T) {
 				require.NoError(t, resp.Body.Close())
 			} else {
 				assert.LessOrEqual(t, len(err.Error()), few)
+				assert.False(t, strings.ContainsFunc(err.Error(), func(r rune) bool { return !unicode.IsPrint(r) }))
 				for _, earlier := range play.AsError(t, err).Err.(interface{ Unwrap() []error }).Unwrap()[1:] {
 					assert.LessOrEqual(t, len(earlier.Error()), 64<<10)
 				}
@@ -444,4 +446,23 @@ func TestGate_LongNames(t *testing.T) {
 		assert.Zero(t, ask(long+"b"))
 		assert.GreaterOrEqual(t, ask(long+"a"), 20*time.Second)
 	})
+}
+
+// Long names of hosts and gates take little memory.
+//
+//retrip:promise P15
+func TestHostile_MemoryOfNames(t *testing.T) {
+	play.MeasureHeap(t)
+	long, name := strings.Repeat("x", 100_000), ""
+	policy := retrip.Policy{MaxAttempts: 1, Gate: retrip.Gate{Enabled: retrip.On, Key: func(*http.Request) string { return (name + long)[:200] + name }}}
+	tr := &retrip.Transport{Policy: policy, Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) { return play.Reply(429)(req) })}
+	before := testenv.Heap()
+	for i := range 1000 {
+		name = fmt.Sprint(i)
+		u := &url.URL{Scheme: "http", Host: name + long + name}
+		try(tr, &http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}})
+		try(tr, play.Request(t, http.MethodGet, nil))
+	}
+	assert.Less(t, testenv.Heap()-before, int64(16<<20))
+	runtime.KeepAlive(tr)
 }

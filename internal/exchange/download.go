@@ -236,8 +236,15 @@ func (d *download) waitForTurns(ctx context.Context, at int64, broken error, r r
 // takeTurn waits for a turn and asks the host.
 func (d *download) takeTurn(ctx context.Context, at int64, broken error, r reply, q *turns.Queue, rule turns.Rule) reply {
 	p := place{req: d.req.WithContext(ctx)}
+	late := func() bool { // also if the clock was set, which ctx doesn't learn
+		at, ok := ctx.Deadline()
+		return ok && !time.Now().Before(at)
+	}
 	stop := func() reply {
 		r.waits, r.why = false, resume.RefusedProgress
+		if late() {
+			r.why = decide.Deadline.String()
+		}
 		if gone := p.gone(); gone != nil {
 			r.why, r.err, r.status = reasonGone(gone).String(), joined(cmp.Or(r.err, broken), gone), 0
 		}
@@ -260,7 +267,7 @@ func (d *download) takeTurn(ctx context.Context, at int64, broken error, r reply
 	for {
 		now := d.env.now()
 		wait, ok := q.Wait(rule, now, d.latest(), chance.Draw())
-		if !ok || p.sleep(time.NewTimer(wait), nil) != nil {
+		if !ok || late() || p.sleep(time.NewTimer(wait), nil) != nil {
 			return stop()
 		}
 		next.wait += wait

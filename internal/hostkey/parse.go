@@ -40,6 +40,7 @@ func Parse(host string) (Key, error) {
 		if name = spell(name); name == "" {
 			return bad("it is empty")
 		}
+		name = short(name)
 		return bad("it has no port; for https it is %q, for http %q", net.JoinHostPort(name, "443"), net.JoinHostPort(name, "80"))
 	}
 	if err := checkPort(port); err != nil {

@@ -35,7 +35,7 @@ func Error(err error) string {
 	if n := len(text); n > most {
 		text = Short(text, most*3/4) + strings.ToValidUTF8(text[n-most/4:], "")
 	}
-	return strings.ReplaceAll(text, "\n", "; ")
+	return Line(strings.ReplaceAll(text, "\n", "; "))
 }
 
 // urlsIn appends the URLs in err and in the errors that err wraps.
