@@ -372,6 +372,9 @@ func TestHostile_SizesAreBounded(t *testing.T) {
 		"joined": {base: func(*testing.T) http.RoundTripper {
 			return script(func() play.Step { return play.Err(errors.Join(errors.New(garbage()), errors.New(garbage()))) })
 		}},
+		"control characters": {base: func(*testing.T) http.RoundTripper {
+			return script(func() play.Step { return play.Err(errors.New(strings.Repeat("\x1b[31m\r\u2028", size/8))) })
+		}},
 		"lines": {base: func(*testing.T) http.RoundTripper {
 			return script(func() play.Step { return play.Err(errors.New(strings.Repeat("\n", size))) })
 		}},
@@ -454,7 +457,12 @@ func TestGate_LongNames(t *testing.T) {
 func TestHostile_MemoryOfNames(t *testing.T) {
 	play.MeasureHeap(t)
 	long, name := strings.Repeat("x", 100_000), ""
-	policy := retrip.Policy{MaxAttempts: 1, Gate: retrip.Gate{Enabled: retrip.On, Key: func(*http.Request) string { return (name + long)[:200] + name }}}
+	policy := retrip.Policy{MaxAttempts: 1, Gate: retrip.Gate{Enabled: retrip.On, Key: func(r *http.Request) string {
+		if r.Method == http.MethodHead {
+			return (name + long)[:200]
+		}
+		return name + long
+	}}}
 	tr := &retrip.Transport{Policy: policy, Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) { return play.Reply(429)(req) })}
 	before := testenv.Heap()
 	for i := range 1000 {
@@ -462,6 +470,7 @@ func TestHostile_MemoryOfNames(t *testing.T) {
 		u := &url.URL{Scheme: "http", Host: name + long + name}
 		try(tr, &http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}})
 		try(tr, play.Request(t, http.MethodGet, nil))
+		try(tr, play.Request(t, http.MethodHead, nil))
 	}
 	assert.Less(t, testenv.Heap()-before, int64(16<<20))
 	runtime.KeepAlive(tr)
