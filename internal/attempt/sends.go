@@ -24,7 +24,7 @@ type conns struct {
 	first    string // where the first of them should lead
 	aside    int    // others that were asked for since the last of them, and not got yet
 	sends    int    // connections got, each for one send
-	doubtful bool   // the last of them may be one of the others
+	doubtful bool   // the one for the last of those asked for may be one of the others
 	bounded  boundedSends
 }
 
@@ -45,7 +45,7 @@ func (c *conns) ask(hostPort string, u *url.URL, owns bool) (own bool) {
 		c.first, c.sends = hostPort, 0
 	}
 	c.asked++
-	c.aside = 0
+	c.aside, c.doubtful = 0, false
 	return true
 }
 

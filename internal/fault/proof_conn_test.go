@@ -67,11 +67,17 @@ func TestProof_Hooks(t *testing.T) {
 }
 
 // If net/http has had a connection within the attempt, a later dial error
-// proves nothing.
+// proves nothing, whether or not the dialers have asked for others with HTTP.
 //
 //retrip:promise P6
 func TestProof_SentBeforeTheDialFailed(t *testing.T) {
-	play.Bubble(t, "", func(t *testing.T) {
+	for asks := range 3 {
+		testSentBeforeTheDialFailed(t, asks)
+	}
+}
+
+func testSentBeforeTheDialFailed(t *testing.T, asks int) {
+	play.Bubble(t, fmt.Sprint("dials that ask: ", asks), func(t *testing.T) {
 		var seen atomic.Int32
 		var l *memhttp.Listener
 		var base *http.Transport
@@ -82,6 +88,13 @@ func TestProof_SentBeforeTheDialFailed(t *testing.T) {
 			w.GoAway(stream, 0)
 			w.Close()
 		})
+		side, dials := newSubject(t, memhttp.HTTP1, nothing), 0
+		base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if dials++; dials <= asks {
+				_ = side.ask(ctx)
+			}
+			return l.Dial(ctx, network, addr)
+		}
 		req, done := traced(t, play.MustRequest(t, "POST", "http://example.com/", strings.NewReader("once")))
 		assert.Error(t, testenv.Try(&retrip.Transport{Base: base, Policy: timely(time.Hour)}, req))
 		assert.Equal(t, 1, done.Attempt)
