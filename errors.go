@@ -68,14 +68,19 @@ type Error struct {
 
 	// Err wraps the errors of the attempts, the last error first, for errors.Is and
 	// errors.As: of more than 16, the first eight, the last eight and a count of the
-	// others. It is nil if there was no error.
+	// others; of one before the last whose text is longer than 64 KiB, only a part of the
+	// text. It is nil if there was no error.
 	Err error
 
 	last error // the most recent error in Err, for Timeout
 }
 
-// Error describes on one line what happened. The text contains neither the
-// userinfo nor the query of a URL.
+// mostText is how long the text of an Error may be before a further error: see also
+// [redact.Error].
+const mostText = 4 << 10
+
+// Error describes on one line what happened, in a few KiB at most. The text contains
+// neither the userinfo nor the query of a URL.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("retrip: ")
@@ -103,7 +108,10 @@ func (e *Error) Error() string {
 			continue
 		}
 		if text := redact.Error(err); !seen[text] {
-			seen[text] = true
+			if seen[text] = true; b.Len() > mostText {
+				b.WriteString(before + "…")
+				break
+			}
 			b.WriteString(before + text)
 			before = "; before that: "
 		}

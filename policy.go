@@ -235,7 +235,7 @@ func overrideOf(ctx context.Context) *override {
 // as a later Read does. The bytes are read-only, and valid until the body is read.
 // Nobody else may use resp meanwhile.
 func Peek(resp *http.Response, n int) ([]byte, error) {
-	if n <= 0 || !body.In(resp) {
+	if n <= 0 || resp == nil || !body.In(resp.Request, resp) {
 		return nil, nil
 	}
 	ahead := body.AheadSoon(resp, int64(n), peekPatience)

@@ -74,7 +74,9 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 	return m, nil
 }
 
-func hostPath(pattern string) string { return fmt.Sprintf("Hosts[%q]", redact.Name(pattern)) }
+func hostPath(pattern string) string {
+	return fmt.Sprintf("Hosts[%q]", redact.Short(redact.Name(pattern), 260))
+}
 
 // sizeOf returns the size of the budget of the host that e stands for.
 func (m *matcher) sizeOf(e *host.Entry) int64 {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/retrip/retrip/internal/dialect"
 	"github.com/retrip/retrip/internal/meter"
+	"github.com/retrip/retrip/internal/redact"
 	"github.com/retrip/retrip/internal/span"
 	"github.com/retrip/retrip/internal/syntax"
 )
@@ -24,12 +25,23 @@ import (
 // policies.
 func (t *Transport) Validate() error {
 	_, err := compile(t.Policy, t.Hosts)
+	if wrong := t.wrongBase(); wrong != nil {
+		err = errors.Join(err, wrong)
+	}
 	if t.Metrics != nil {
 		if _, wrong := meter.NewHosts(t.Metrics.Durations); wrong != nil {
 			err = errors.Join(err, fmt.Errorf("retrip: Metrics.Durations: %w", wrong))
 		}
 	}
 	return err
+}
+
+// wrongBase returns an error if Base is a nil pointer that looks like a Base.
+func (t *Transport) wrongBase() error {
+	if base, ok := t.Base.(*http.Transport); ok && base == nil {
+		return errors.New("retrip: Base is a nil *http.Transport: leave Base itself nil for a default")
+	}
+	return nil
 }
 
 // Advice returns a sentence for each thing that is valid, but seldom meant: the attempts
@@ -132,7 +144,7 @@ func shown(path string, v reflect.Value) string {
 	case v.Kind() == reflect.Slice:
 		return fmt.Sprintf("a list of %d", v.Len())
 	case v.Kind() == reflect.String:
-		return strconv.Quote(v.String())
+		return strconv.Quote(redact.Short(v.String(), 80))
 	case insteadOfOff[path] != "" && v.Int() == Off:
 		return "Off"
 	}

@@ -420,3 +420,25 @@ func TestValidate_LargePolicies(t *testing.T) {
 		})
 	}
 }
+
+// However long a wrong value is, the error shows little of it.
+func TestValidate_LongValues(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	for _, tr := range []*retrip.Transport{
+		{Hosts: map[string]retrip.Policy{long + "/": {}}},
+		{Policy: retrip.Policy{Dialects: []string{long}}},
+		{Policy: retrip.Policy{RetryHeader: long + " "}},
+		{Policy: retrip.Policy{IdempotentMethods: []string{long + " "}}},
+		{Policy: retrip.Policy{Dialects: slices.Repeat([]string{long}, 150)}},
+		{Metrics: &retrip.Metrics{Durations: []string{long + "/"}}},
+	} {
+		err := tr.Validate()
+		require.Error(t, err)
+		assert.Less(t, len(err.Error()), 8<<10)
+	}
+	for _, host := range []string{long, long + ":80", "http://" + long, "a:" + long, "*" + long, "[" + long + "]:1", long + "?"} {
+		_, err := new(retrip.Transport).HostState(host)
+		require.Error(t, err)
+		assert.Less(t, len(err.Error()), 8<<10)
+	}
+}

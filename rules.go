@@ -6,6 +6,7 @@ package retrip
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"net/http"
@@ -151,12 +152,19 @@ func (p Policy) clone() Policy {
 
 // The methods below are what r asks of the program; see [exchange.Questions].
 
-// GateName returns the name of the gate at which req waits.
+// GateName returns the name of the gate at which req waits. It stays bounded, and different
+// ones stay different.
 func (r *rules) GateName(req *http.Request) string {
 	if r.policy.Gate.Key == nil {
 		return ""
 	}
-	return r.policy.Gate.Key(req)
+	const most = 256
+	name := r.policy.Gate.Key(req)
+	if len(name) > most {
+		hash := sha256.Sum256([]byte(name))
+		name = name[:most-len(hash)] + string(hash[:])
+	}
+	return name
 }
 
 // Classify returns the verdict of Policy.Classify, which must not be nil.

@@ -81,7 +81,7 @@ type Event struct {
 	failed  bool          // in Done: no retry can fix the outcome
 }
 
-// URL returns the URL of e.Request without userinfo and query, as in the log.
+// URL returns the URL of e.Request without userinfo and query, as in the log: its first KiB.
 func (e Event) URL() string { return redact.URL(e.Request.URL) }
 
 // WithTrace returns a context whose requests run the hooks of t after those of
@@ -187,7 +187,7 @@ func (o owner) log(h exchange.Stage, e Event) {
 func attrsOf(h exchange.Stage, e Event) []slog.Attr {
 	attrs := make([]slog.Attr, 0, 8)
 	attrs = append(attrs,
-		slog.String("method", syntax.Method(e.Request)),
+		slog.String("method", redact.Short(syntax.Method(e.Request), 32)),
 		slog.String("url", e.URL()),
 		slog.String("policy", e.Policy),
 		slog.Int("attempt", e.Attempt),

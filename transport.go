@@ -4,6 +4,7 @@
 package retrip
 
 import (
+	"errors"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"github.com/retrip/retrip/internal/body"
 	"github.com/retrip/retrip/internal/exchange"
 	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/spare"
 )
 
 // Transport is an [http.RoundTripper] that retries failed requests where a
@@ -137,6 +139,9 @@ func (t *Transport) start() *settings {
 	_, ofNetHTTP := s.Base.(*http.Transport)
 	s.looked = !ofNetHTTP
 	s.matcher, s.err = compile(t.Policy, t.Hosts)
+	if err := t.wrongBase(); err != nil {
+		s.Base, s.err = new(http.Transport), errors.Join(s.err, err)
+	}
 	if t.Metrics != nil {
 		s.counted = t.Metrics.count(t, nil, s.rules)
 	}
@@ -163,6 +168,9 @@ func (t *Transport) look() *settings {
 		// It may have a certificate check that can't be seen here.
 		s.Watch |= attempt.WatchHandshake | attempt.WatchDialTLS
 	}
+	if !spare.Registered(s.Base.(*http.Transport)) {
+		s.Watch |= attempt.OwnConns
+	}
 	if p := base.Protocols; p != nil && p.UnencryptedHTTP2() && !p.HTTP1() {
 		s.Watch |= attempt.ExpectHTTP2
 	}
@@ -183,7 +191,7 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 	t.settling.Lock()
 	defer t.settling.Unlock()
 	next := *t.settings.Load()
-	next.matcher, next.err = m, nil
+	next.matcher, next.err = m, t.wrongBase()
 	if t.Metrics != nil {
 		next.counted = t.Metrics.count(t, next.counted, m.rules)
 	}

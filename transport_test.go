@@ -181,6 +181,29 @@ func TestTransport_SetPolicies(t *testing.T) {
 	})
 }
 
+// A program may set Base from a variable that holds nothing.
+//
+//retrip:promise P2
+func TestTransport_NilBase(t *testing.T) {
+	var none *http.Transport
+	const want = "Base is a nil *http.Transport"
+	for _, policy := range []retrip.Policy{{}, {MaxAttempts: -1}, {AttemptTimeout: time.Second}} {
+		tr := &retrip.Transport{Base: none, Policy: policy, Metrics: &retrip.Metrics{}}
+		assert.ErrorContains(t, tr.Validate(), want)
+		tr.CloseIdleConnections()
+		for range 2 {
+			body := play.NewSend("x")
+			_, err := tr.RoundTrip(play.Request(t, "PUT", body))
+			assert.ErrorContains(t, err, want)
+			assert.EqualValues(t, 1, body.Closed.Load())
+			require.NoError(t, tr.SetPolicies(retrip.Policy{}, nil))
+		}
+		_, err := tr.HostState("example.com:443")
+		assert.ErrorContains(t, err, want)
+		assert.Empty(t, tr.Advice())
+	}
+}
+
 // WithPolicy applies to that request only. An invalid one sends nothing.
 //
 //retrip:promise P2

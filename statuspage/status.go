@@ -204,9 +204,4 @@ func inWords(p retrip.Policy) (words policy) {
 }
 
 // shortened limits the length of a name that comes from outside.
-func shortened(name string) string {
-	if len(name) <= maxName {
-		return name
-	}
-	return strings.ToValidUTF8(name[:maxName], "") + "…"
-}
+func shortened(name string) string { return redact.Short(name, maxName) }

@@ -438,3 +438,27 @@ func TestResume_WaitsBesideOthers(t *testing.T) {
 		})
 	}
 }
+
+// If the deadline of a message has passed because the clock was set, the body waits no longer.
+//
+//retrip:promise P10 P20
+func TestResume_ClockIsSet(t *testing.T) {
+	for _, after := range []time.Duration{0, 10 * time.Second} {
+		bubble(t, after.String(), func(t *testing.T) {
+			var by atomic.Int64
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
+			defer cancel()
+			base := play.Base(sized(11, sends(200, "hello", io.ErrUnexpectedEOF, "ETag: \"a\"", "Accept-Ranges: bytes")), play.Reply(503))
+			base.Keep = true
+			resp := do(t, &retrip.Transport{Base: base, Policy: retrip.Policy{Resume: time.Minute}}, play.Request(t, http.MethodGet, nil).WithContext(setClock{ctx, &by}))
+			time.Sleep(time.Second)
+			began := time.Now()
+			time.AfterFunc(after, func() { by.Store(int64(time.Hour)) })
+			synctest.Wait()
+			got, err := readAll(t, resp)
+			assert.Equal(t, "hello", string(got))
+			assert.ErrorContains(t, err, "at byte 5: deadline")
+			assert.Less(t, time.Since(began), after+5*time.Second)
+		})
+	}
+}

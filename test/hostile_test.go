@@ -6,9 +6,13 @@ package retrip_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -16,6 +20,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -23,6 +28,7 @@ import (
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
+	"github.com/retrip/retrip/statuspage"
 )
 
 // pours answers a request with head, and then with more, again and again, after a pause.
@@ -323,4 +329,153 @@ func TestHostile_RedirectToPausedHost(t *testing.T) {
 			assert.Less(t, took, 10*time.Second)
 		})
 	}
+}
+
+// However long what a server or a caller has sent, the log, errors, hooks and pages show a few KiB
+// of it, and a request keeps little of an attempt that is over.
+//
+//retrip:promise P15 P17
+func TestHostile_SizesAreBounded(t *testing.T) {
+	const size, few = 1 << 19, 8 << 10
+	n := 0
+	garbage := func() string { n++; return strings.Repeat(string(rune('a'+n%26)), size) } // no two are equal
+	script := func(step func() play.Step) http.RoundTripper {
+		return testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+			if req.Body != nil {
+				req.Body.Close()
+			}
+			return step()(req)
+		})
+	}
+	says := func(text func() string) func(*testing.T) http.RoundTripper {
+		return func(t *testing.T) http.RoundTripper {
+			return newHostileServer(t, func(c *hostileConn) {
+				c.request()
+				c.send(text())
+			}).Base
+		}
+	}
+	fails := func(*testing.T) http.RoundTripper {
+		return script(func() play.Step { return play.Err(errors.New(garbage())) })
+	}
+	for name, tt := range map[string]struct {
+		base    func(*testing.T) http.RoundTripper
+		request func(req *http.Request)
+	}{
+		"not HTTP":             {base: says(func() string { return garbage() + "\r\n" })},
+		"version":              {base: says(func() string { return "HTTP/" + garbage() + " 200 OK\r\n\r\n" })},
+		"status":               {base: says(func() string { return "HTTP/1.1 " + garbage() + " OK\r\n\r\n" })},
+		"field":                {base: says(func() string { return "HTTP/1.1 200 OK\r\n" + garbage() + "\r\n\r\n" })},
+		"length":               {base: says(func() string { return "HTTP/1.1 200 OK\r\nContent-Length: " + garbage() + "\r\n\r\n" })},
+		"an error of the base": {base: fails},
+		"wrapped": {base: func(*testing.T) http.RoundTripper {
+			return script(func() play.Step {
+				return play.Err(&url.Error{Op: "Get", URL: "http://a/?" + garbage(), Err: errors.New(garbage())})
+			})
+		}},
+		"joined": {base: func(*testing.T) http.RoundTripper {
+			return script(func() play.Step { return play.Err(errors.Join(errors.New(garbage()), errors.New(garbage()))) })
+		}},
+		"control characters": {base: func(*testing.T) http.RoundTripper {
+			return script(func() play.Step { return play.Err(errors.New(strings.Repeat("\x1b[31m\r\u2028", size/8))) })
+		}},
+		"lines": {base: func(*testing.T) http.RoundTripper {
+			return script(func() play.Step { return play.Err(errors.New(strings.Repeat("\n", size))) })
+		}},
+		"path":                  {base: fails, request: func(req *http.Request) { req.URL.Path = "/" + strings.Repeat("%", size) }},
+		"scheme":                {base: fails, request: func(req *http.Request) { req.URL.Scheme, req.URL.Opaque = garbage(), "x" }},
+		"method":                {base: fails, request: func(req *http.Request) { req.Method = garbage() }},
+		"host":                  {base: fails, request: func(req *http.Request) { req.URL.Host = garbage() }},
+		"port":                  {base: fails, request: func(req *http.Request) { req.URL.Host = "a:" + strings.Repeat("1", size) }},
+		"host that isn't ASCII": {base: fails, request: func(req *http.Request) { req.URL.Host = strings.Repeat("\u202e", size) }},
+		"header": {base: func(*testing.T) http.RoundTripper {
+			return script(func() play.Step { return play.Reply(503, "X-Ratelimit-Reset: "+garbage(), "Retry-After: "+garbage()) })
+		}},
+		"gate": {base: fails, request: func(req *http.Request) {
+			*req = *req.WithContext(retrip.WithPolicy(req.Context(), retrip.Policy{Gate: retrip.Gate{Key: func(*http.Request) string { return garbage() }}}))
+		}},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			var log bytes.Buffer
+			policy := hostilePolicy
+			policy.IdempotentMethods, policy.Dialects, policy.Gate.Enabled = nil, []string{"x-ratelimit-reset"}, play.Toggle(name == "gate")
+			policy.Idempotent = func(*http.Request) bool { return true }
+			tr := &retrip.Transport{Base: tt.base(t), Policy: policy, Logger: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+			tr.Trace = &retrip.Trace{
+				Retry: func(e retrip.Event) { assert.LessOrEqual(t, len(e.URL()), few) },
+				Host:  func(s retrip.HostState) { assert.LessOrEqual(t, len(s.Host), few) },
+			}
+			req := play.Request(t, http.MethodGet, nil)
+			if tt.request != nil {
+				tt.request(req)
+			}
+			resp, err := tr.RoundTrip(req)
+			if err == nil {
+				require.NoError(t, resp.Body.Close())
+			} else {
+				assert.LessOrEqual(t, len(err.Error()), few)
+				assert.False(t, strings.ContainsFunc(err.Error(), func(r rune) bool { return !unicode.IsPrint(r) }))
+				for _, earlier := range play.AsError(t, err).Err.(interface{ Unwrap() []error }).Unwrap()[1:] {
+					assert.LessOrEqual(t, len(earlier.Error()), 64<<10)
+				}
+			}
+			for record := range strings.Lines(log.String()) {
+				assert.LessOrEqual(t, len(record), few)
+			}
+			assert.NotEmpty(t, log.String())
+			for _, s := range tr.HostStates() {
+				assert.LessOrEqual(t, len(s.Host), few)
+			}
+			page := httptest.NewRecorder()
+			statuspage.Handler(map[string]*retrip.Transport{"": tr}).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "/", nil))
+			assert.Less(t, page.Body.Len(), 4*few)
+		})
+	}
+}
+
+// Long names of gates are kept short, and are different gates nevertheless.
+//
+//retrip:promise P15 P23
+func TestGate_LongNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		long := strings.Repeat("x", 1<<20)
+		base := play.Base(play.Reply(429, "Retry-After: 20"), play.Reply(200))
+		base.Keep = true
+		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}}
+		ask := func(name string) (took time.Duration) {
+			policy := retrip.Policy{Gate: retrip.Gate{Key: func(*http.Request) string { return name }}, MaxAttempts: 1}
+			began := time.Now()
+			resp := do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(retrip.WithPolicy(t.Context(), policy)))
+			require.NoError(t, resp.Body.Close())
+			return time.Since(began)
+		}
+		assert.Zero(t, ask(long+"a"))
+		assert.Zero(t, ask(long+"b"))
+		assert.GreaterOrEqual(t, ask(long+"a"), 20*time.Second)
+	})
+}
+
+// Long names of hosts and gates take little memory.
+//
+//retrip:promise P15
+func TestHostile_MemoryOfNames(t *testing.T) {
+	play.MeasureHeap(t)
+	long, name := strings.Repeat("x", 100_000), ""
+	policy := retrip.Policy{MaxAttempts: 1, Gate: retrip.Gate{Enabled: retrip.On, Key: func(r *http.Request) string {
+		if r.Method == http.MethodHead {
+			return (name + long)[:200]
+		}
+		return name + long
+	}}}
+	tr := &retrip.Transport{Policy: policy, Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) { return play.Reply(429)(req) })}
+	before := testenv.Heap()
+	for i := range 1000 {
+		name = fmt.Sprint(i)
+		u := &url.URL{Scheme: "http", Host: name + long + name}
+		try(tr, &http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}})
+		try(tr, play.Request(t, http.MethodGet, nil))
+		try(tr, play.Request(t, http.MethodHead, nil))
+	}
+	assert.Less(t, testenv.Heap()-before, int64(16<<20))
+	runtime.KeepAlive(tr)
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -21,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
@@ -194,18 +196,75 @@ func TestWholeBody_Streams(t *testing.T) {
 	})
 }
 
-// A CONNECT yields a tunnel, not a body with an end.
+// A CONNECT yields a tunnel, not a body with an end, and may be silent for any time.
 func TestWholeBody_Tunnel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tr := &retrip.Transport{Base: play.Base(sends(200, "hello", nil)), Policy: retrip.Policy{WholeBody: 1000, AttemptTimeout: time.Second}}
+		silent := answers(200, nil, func(context.Context) io.Reader {
+			return io.MultiReader(strings.NewReader("hello"), testenv.Reader(func([]byte) (int, error) { time.Sleep(time.Hour); return 0, io.EOF }))
+		})
+		tr := &retrip.Transport{Base: play.Base(silent), Policy: retrip.Policy{WholeBody: 1000, BodyIdleTimeout: time.Minute, Resume: time.Hour, AttemptTimeout: time.Second,
+			Classify: mayPeek}}
 		began := time.Now()
 		resp := do(t, tr, play.Request(t, http.MethodConnect, nil))
 		assert.Zero(t, time.Since(began))
-		got := make([]byte, 5)
-		_, err := io.ReadFull(resp.Body, got)
+		got, err := readAll(t, resp)
 		require.NoError(t, err)
 		assert.Equal(t, "hello", string(got))
+	})
+}
+
+// mayPeek retries a response of which Peek returns anything.
+func mayPeek(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
+	if start, err := retrip.Peek(resp, 10); len(start) > 0 || err != nil {
+		return retrip.Retryable
+	}
+	return retrip.ByRule
+}
+
+// A response that can't have a body is never read, whatever length it announces. Over
+// HTTP/2, net/http gives it a body that breaks.
+//
+//retrip:promise P1 P20
+func TestResponse_WithoutBody(t *testing.T) {
+	for _, tt := range []struct {
+		method string
+		status int
+	}{
+		{http.MethodGet, 304}, {http.MethodGet, 204}, {http.MethodHead, 200}, {http.MethodHead, 404}, {http.MethodHead, 206}, {http.MethodGet, 103}, {http.MethodPut, 204}, {http.MethodConnect, 204},
+	} {
+		bubble(t, fmt.Sprint(tt.method, tt.status), func(t *testing.T) {
+			metrics := &retrip.Metrics{}
+			policy := retrip.Policy{WholeBody: 1000, BodyIdleTimeout: time.Second, Resume: time.Minute, AttemptTimeout: time.Minute, Classify: mayPeek}
+			base := play.Base(sized(5, sends(tt.status, "", io.ErrUnexpectedEOF, "ETag: \"a\"")))
+			resp := do(t, &retrip.Transport{Base: base, Policy: policy, Metrics: metrics}, play.Request(t, tt.method, nil))
+			assert.Equal(t, tt.status, resp.StatusCode)
+			_, err := readAll(t, resp)
+			assert.Equal(t, io.ErrUnexpectedEOF, err)
+			assert.Equal(t, 1, base.Attempts())
+			assert.Len(t, play.Counted(t, metrics), 2, "an attempt, and an answer")
+		})
+	}
+}
+
+// As above, with net/http's HTTP/2.
+//
+//retrip:promise P20
+func TestResponse_NotModifiedOverHTTP2(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		s := memhttp.NewServer(t, memhttp.HTTP2, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			n++
+			w.Header().Set("Content-Length", "5")
+			w.WriteHeader(http.StatusNotModified)
+		}))
+		metrics := &retrip.Metrics{}
+		tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{WholeBody: 1000, AttemptTimeout: time.Second}, Metrics: metrics}
+		resp := do(t, tr, play.MustRequest(t, http.MethodGet, s.URL, nil))
+		assert.Equal(t, http.StatusNotModified, resp.StatusCode)
+		assert.EqualValues(t, 5, resp.ContentLength)
 		require.NoError(t, resp.Body.Close())
+		assert.Equal(t, 1, n)
+		assert.Equal(t, []string{"attempts_total{default,3xx} 1", "requests_total{default,answered} 1"}, play.Counted(t, metrics))
 	})
 }
 

@@ -431,3 +431,68 @@ func hang(_ http.ResponseWriter, r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body)
 	<-r.Context().Done()
 }
+
+// setClock is a context whose deadline comes from a message, on a machine whose wall clock has been
+// set forward by a time since. The context's own timer doesn't follow that.
+type setClock struct {
+	context.Context
+	by *atomic.Int64
+}
+
+func (c setClock) Deadline() (time.Time, bool) {
+	at, ok := c.Context.Deadline()
+	return at.Add(-time.Duration(c.by.Load())), ok
+}
+
+// If the clock is set forward, or the machine sleeps, no wait begins that can't end in time. If it
+// is set back, requests are retried as usual.
+//
+//retrip:promise P10
+func TestDeadline_ClockIsSet(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		by       time.Duration
+		during   int // the attempt
+		attempts int
+		took     time.Duration
+	}{
+		{"not", 0, 1, 4, 3 * time.Second},
+		{"back before", -time.Hour, 0, 4, 3 * time.Second},
+		{"back", -time.Hour, 2, 4, 3 * time.Second},
+		{"forward before", time.Hour, 0, 1, 0},
+		{"forward", time.Hour, 2, 2, time.Second},
+		{"forward by less than is left", 3 * time.Second, 2, 4, 3 * time.Second},
+		{"forward by more than leaves time for a wait", 8500 * time.Millisecond, 2, 2, time.Second},
+	} {
+		for _, how := range []string{"", "Retry-After: 1", "gate"} {
+			bubble(t, tt.name+" "+how, func(t *testing.T) {
+				var by atomic.Int64
+				set := func(after int) {
+					if after == tt.during {
+						by.Store(int64(tt.by))
+					}
+				}
+				n := 0
+				base := play.Keep(func(req *http.Request) (*http.Response, error) {
+					n++
+					set(n)
+					if how == "Retry-After: 1" {
+						return play.Reply(503, how)(req)
+					}
+					return play.Reply(503)(req)
+				})
+				policy := play.With(func(p *retrip.Policy) { p.Gate.Enabled = play.Toggle(how == "gate") })
+				tr := &retrip.Transport{Base: base, Policy: policy}
+				began := time.Now()
+				set(0)
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				resp := do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(setClock{ctx, &by}))
+				assert.Equal(t, 503, resp.StatusCode)
+				assert.Equal(t, tt.attempts, n)
+				took := time.Since(began)
+				assert.True(t, tt.took <= took && took <= 2*tt.took, "a random time is added to Retry-After: %v", took)
+			})
+		}
+	}
+}

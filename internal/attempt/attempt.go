@@ -54,10 +54,10 @@ type Attempt struct {
 type Watch uint8
 
 const (
-	WatchSend      Watch = 1 << iota // for [Attempt.NeverSent]
-	WatchHandshake                   // for [Attempt.HandshakeError]
+	WatchHandshake Watch = 1 << iota // for [Attempt.HandshakeError]
 	WatchDialTLS                     // a function of the caller may make the handshake; needs WatchHandshake
 	ExpectHTTP2                      // every connection without TLS speaks HTTP/2
+	OwnConns                         // the first connection that the base asks for is the request's, or its proxy's: it is net/http's transport, which passes requests to no other
 )
 
 // Begin returns an attempt at req.
@@ -85,12 +85,34 @@ func (a *Attempt) adopt(req *http.Request) { a.Req = *req.WithContext(a) }
 // than maxSends.
 var ErrHiddenSends = fmt.Errorf("retrip: net/http by itself sent the request more than %d times within an attempt", maxSends)
 
-// NeverSent reports whether the attempt asked for a connection and got none,
-// which proves that nothing was sent. If the first hook was never called, there
-// is no proof, because the base may not support httptrace.
+// NeverSent reports whether the attempt asked for a connection for its request and got
+// none, which proves that nothing was sent. If it never asked, there is no proof: the base
+// may not support httptrace, or send in another way.
 func (a *Attempt) NeverSent() bool {
+	asked, sends := a.state()
+	return asked > 0 && sends == 0
+}
+
+func (a *Attempt) state() (asked, sends int) {
+	if h := a.hooks.Load(); h != nil {
+		return h.conns.state()
+	}
+	return 0, 0
+}
+
+// NotConnected says that the base's error is that of a dial. net/http's transport then had no
+// connection for the last send: the one that it seems to have got was the dialer's.
+func (a *Attempt) NotConnected() {
 	h := a.hooks.Load()
-	return h != nil && h.wanted.Load() && h.sends.Load() == 0
+	if h == nil || a.watch&OwnConns == 0 {
+		return
+	}
+	h.conns.mu.Lock()
+	defer h.conns.mu.Unlock()
+	if h.conns.doubtful {
+		h.conns.sends--
+		h.conns.doubtful, a.sent = false, false
+	}
 }
 
 // WatchSent makes BodySent report on the body of a's request, and on those that
@@ -220,7 +242,7 @@ func (a *Attempt) answer(resp *http.Response) bool {
 
 // bodiless reports whether resp has no body. HTTP/2 doesn't use http.NoBody.
 func (a *Attempt) bodiless(resp *http.Response) bool {
-	return resp.Body == nil || resp.Body == http.NoBody || a.Req.Method == http.MethodHead || resp.ProtoMajor > 1 && resp.ContentLength == 0
+	return resp.Body == nil || resp.Body == http.NoBody || body.Never(&a.Req, resp) || resp.ProtoMajor > 1 && resp.ContentLength == 0
 }
 
 // End processes what the base returned. Once the response headers have arrived,
@@ -299,12 +321,10 @@ func (a *Attempt) MayUseAgain() bool {
 	return a.sent && a.Processable() == 1 && a.Err() == nil && a.refused < maxSends
 }
 
-// Sends returns how many connections the base got, each for one send.
+// Sends returns how many connections the base got for the request, each for one send.
 func (a *Attempt) Sends() int {
-	if h := a.hooks.Load(); h != nil {
-		return int(h.sends.Load())
-	}
-	return 0
+	_, sends := a.state()
+	return sends
 }
 
 // Processable returns how many sends the server may have processed.
@@ -319,7 +339,7 @@ func (a *Attempt) SpokeHTTP2() bool {
 	if h == nil {
 		return false
 	}
-	conn, had := h.bounded.firstConn()
+	conn, had := h.conns.firstConn()
 	return had && speaksHTTP2(conn, a.watch&ExpectHTTP2 != 0)
 }
 

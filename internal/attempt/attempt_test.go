@@ -150,7 +150,7 @@ func answer(t *testing.T, a *Attempt) {
 // context and one set of hooks, and the end is not lost.
 func TestAttempt_AskedAtOnce(t *testing.T) {
 	for range 200 {
-		a := begin(t, t.Context(), time.Hour, WatchSend)
+		a := begin(t, t.Context(), time.Hour, 0)
 		var wg sync.WaitGroup
 		for i := range 6 {
 			wg.Go(func() {

@@ -23,7 +23,7 @@ type handshakes struct {
 	ctx context.Context
 
 	mu        sync.Mutex
-	asked     string // host and port that net/http wanted to dial last, of the server or of a proxy
+	asked     string // host and port that net/http wanted to dial last for the request, of the server or of a proxy
 	named     bool   // package net looked up the host of asked
 	connected bool   // package net made a connection
 	reached   bool   // package net connected to asked itself
@@ -35,13 +35,6 @@ type handshakes struct {
 func (h *hooks) watchHandshakes() {
 	s := &handshakes{}
 	h.handshakes = s
-	count := h.GetConn
-	h.GetConn = func(hostPort string) {
-		if count != nil {
-			count(hostPort)
-		}
-		s.ask(hostPort)
-	}
 	h.DNSStart = func(info httptrace.DNSStartInfo) { s.lookUp(info.Host) }
 	h.ConnectDone = s.connect
 	h.TLSHandshakeDone = func(_ tls.ConnectionState, err error) { s.end(err) }
@@ -96,7 +89,7 @@ func (a *Attempt) HandshakeError(err error) error {
 			return s.failed
 		}
 	case a.watch&WatchDialTLS != 0 && s.reached && !a.sent:
-		if s.asked == hostPort(a.Req.URL) {
+		if isOf(s.asked, a.Req.URL) {
 			return err
 		}
 		// After the dial, the proxy may have refused something.
@@ -107,9 +100,16 @@ func (a *Attempt) HandshakeError(err error) error {
 	return nil
 }
 
-// hostPort returns what net/http dials for u, if there is no proxy and the host
-// is in ASCII.
-func hostPort(u *url.URL) string { return net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")) }
+// isOf reports whether hostPort is what net/http dials for u, if there is no proxy and the
+// host is in ASCII.
+func isOf(hostPort string, u *url.URL) bool {
+	usual := "443"
+	if u.Scheme == "http" {
+		usual = "80"
+	}
+	host, port, err := net.SplitHostPort(hostPort)
+	return err == nil && strings.EqualFold(host, u.Hostname()) && port == cmp.Or(u.Port(), usual)
+}
 
 func port(addr string) string {
 	_, port, _ := net.SplitHostPort(addr)

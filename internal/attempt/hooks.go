@@ -17,9 +17,7 @@ type hooks struct {
 	httptrace.ClientTrace
 
 	attempt    *Attempt
-	wanted     atomic.Bool  // net/http asked for a connection
-	sends      atomic.Int32 // connections that the base got, each for one send
-	bounded    boundedSends
+	conns      conns
 	interim    atomic.Bool // the caller's Got1xxResponse has ended the last send
 	handshakes *handshakes // nil unless they are watched
 }
@@ -30,10 +28,7 @@ func (a *Attempt) hooked() *hooks {
 		return h
 	}
 	h := &hooks{attempt: a}
-	h.GotConn = h.gotConn
-	if a.watch&WatchSend != 0 {
-		h.GetConn = h.getConn
-	}
+	h.GetConn, h.GotConn = h.getConn, h.gotConn
 	switch {
 	case a.watch&WatchHandshake != 0:
 		h.watchHandshakes()
@@ -56,13 +51,19 @@ func (a *Attempt) hooked() *hooks {
 	return a.hooks.Load()
 }
 
-func (h *hooks) getConn(string) { h.wanted.Store(true) }
+func (h *hooks) getConn(hostPort string) {
+	if own := h.conns.ask(hostPort, h.attempt.Req.URL, h.attempt.watch&OwnConns != 0); own && h.handshakes != nil {
+		h.handshakes.ask(hostPort)
+	}
+}
 
 func (h *hooks) gotConn(info httptrace.GotConnInfo) {
-	h.sends.Add(1)
-	h.interim.Store(false)
 	a := h.attempt
-	n := h.bounded.count(info.Conn, info.Reused, a.watch&ExpectHTTP2 != 0)
+	n, own := h.conns.got(info.Conn, info.Reused, a.watch&ExpectHTTP2 != 0)
+	if !own {
+		return
+	}
+	h.interim.Store(false)
 	if n > maxSends && a.fate.CompareAndSwap(undecided, exceeded) {
 		a.cancel(ErrHiddenSends)
 	}

@@ -6,12 +6,77 @@ package attempt
 import (
 	"crypto/tls"
 	"net"
+	"net/url"
 	"reflect"
 	"sync"
 )
 
 // maxSends bounds how often the base may send a request within one attempt.
 const maxSends = 10
+
+// conns tells the connections of an attempt's request from others for which the base asks
+// with the request's context: those of a side request, such as for a token, and of a dialer
+// that itself speaks HTTP, such as for a look-up. As long as nothing shows which are the
+// request's, all are sends: a base that isn't net/http's own may use a proxy.
+type conns struct {
+	mu       sync.Mutex
+	asked    int    // connections that were asked for, for the request or its proxy
+	first    string // where the first of them should lead
+	aside    int    // others that were asked for since the last of them, and not got yet
+	sends    int    // connections got, each for one send
+	doubtful bool   // the one for the last of those asked for may be one of the others
+	bounded  boundedSends
+}
+
+// ask records that a connection to hostPort was asked for, and reports whether that is for the
+// request, to u. owns is [OwnConns].
+func (c *conns) ask(hostPort string, u *url.URL, owns bool) (own bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case isOf(hostPort, u), owns && (c.asked == 0 || hostPort == c.first):
+	case owns && c.sends == c.asked && !isOf(c.first, u): // another proxy
+	default:
+		c.aside++
+		return false
+	}
+	if c.asked == 0 {
+		// What came before was for something else.
+		c.first, c.sends = hostPort, 0
+	}
+	c.asked++
+	c.aside, c.doubtful = 0, false
+	return true
+}
+
+// got records a connection, and reports whether it is one for the request. It then returns how
+// many sends count towards maxSends.
+func (c *conns) got(conn net.Conn, reused, expectHTTP2 bool) (n int, own bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.sends < c.asked:
+		c.doubtful = c.aside > 0
+	case c.aside > 0:
+		if c.aside--; c.asked == 0 {
+			c.sends++
+		}
+		return 0, false
+	default:
+		// Over HTTP/2, net/http doesn't always say that it asks.
+		c.asked++
+		c.doubtful = false
+	}
+	c.sends++
+	return c.bounded.count(conn, reused, expectHTTP2), true
+}
+
+// state returns how many connections have been asked for and got.
+func (c *conns) state() (asked, sends int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.asked, c.sends
+}
 
 // boundedSends counts the sends of an attempt towards maxSends.
 //
@@ -20,7 +85,6 @@ const maxSends = 10
 // pooled connection doesn't count, unless the connection speaks HTTP/2 or the
 // attempt has already taken it from the pool once.
 type boundedSends struct {
-	mu      sync.Mutex
 	began   bool
 	second  bool         // there was a second send
 	first   net.Conn     // the connection of the first send
@@ -35,11 +99,8 @@ type pooledConn struct {
 	counted bool // its first send counts
 }
 
-// count records a send over conn and returns how many sends count so far. It is
-// safe for concurrent use.
+// count records a send over conn and returns how many sends count so far.
 func (b *boundedSends) count(conn net.Conn, reused, expectHTTP2 bool) int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	if !b.began {
 		// Most attempts send once. The connection of the first send matters
 		// only if there is a second send.
@@ -56,10 +117,10 @@ func (b *boundedSends) count(conn net.Conn, reused, expectHTTP2 bool) int {
 
 // firstConn returns the connection of the first send, and whether there was
 // one.
-func (b *boundedSends) firstConn() (net.Conn, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.first, b.began
+func (c *conns) firstConn() (net.Conn, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.bounded.first, c.bounded.began
 }
 
 func (b *boundedSends) add(conn net.Conn, reused, expectHTTP2 bool) {

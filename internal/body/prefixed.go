@@ -333,12 +333,26 @@ func (b *Prefixed) Close() error {
 	return nil
 }
 
-// In reports whether resp has a body to read. After 101 Switching Protocols it has a
-// connection instead.
-func In(resp *http.Response) bool {
-	if resp == nil || resp.Body == nil || resp.Body == http.NoBody || resp.StatusCode == http.StatusSwitchingProtocols {
+// In reports whether resp, the response to req, has a body to read. After 101 Switching
+// Protocols, or a CONNECT that succeeded, it has a connection instead. req may be nil.
+func In(req *http.Request, resp *http.Response) bool {
+	if resp == nil || resp.Body == nil || resp.Body == http.NoBody || Never(req, resp) {
 		return false
 	}
+	tunnel := req != nil && req.Method == http.MethodConnect && resp.StatusCode/100 == 2
 	_, conn := resp.Body.(io.Writer)
-	return !conn
+	return !conn && !tunnel && resp.StatusCode != http.StatusSwitchingProtocols
+}
+
+// Never reports whether resp, the response to req, can't have a body, whatever length it
+// announces (RFC 9110 §6.4.1). Over HTTP/2, net/http gives it one that breaks. req may be nil.
+func Never(req *http.Request, resp *http.Response) bool {
+	switch status := resp.StatusCode; status {
+	case http.StatusSwitchingProtocols:
+		return false
+	case http.StatusNoContent, http.StatusNotModified:
+		return true
+	default:
+		return status/100 == 1 || req != nil && req.Method == http.MethodHead
+	}
 }

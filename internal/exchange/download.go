@@ -18,6 +18,7 @@ import (
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/hostkey"
+	"github.com/retrip/retrip/internal/redact"
 	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/resume"
 	"github.com/retrip/retrip/internal/span"
@@ -57,7 +58,7 @@ type download struct {
 // join makes the body of the response a download. A body
 // that had to be whole and broke has been given up already.
 func (x *exchange) join() {
-	if x.last.broken != nil || !body.In(x.last.resp) {
+	if x.last.broken != nil || !body.In(x.req, x.last.resp) {
 		return
 	}
 	d := &download{env: x.env, r: x.r, asked: x.asked, req: x.req, http2: x.last.resp.ProtoMajor > 1, attempts: x.call.Attempts, last: -1}
@@ -200,7 +201,7 @@ func (d *download) latest() time.Duration {
 // meet records how the body broke. It keeps few errors of those at one offset.
 func (d *download) meet(broken error) {
 	if d.met == nil || d.attempts-d.since <= emptyMost {
-		d.met = joined(d.met, broken)
+		d.met = joined(d.met, kept(broken))
 	}
 }
 
@@ -235,8 +236,15 @@ func (d *download) waitForTurns(ctx context.Context, at int64, broken error, r r
 // takeTurn waits for a turn and asks the host.
 func (d *download) takeTurn(ctx context.Context, at int64, broken error, r reply, q *turns.Queue, rule turns.Rule) reply {
 	p := place{req: d.req.WithContext(ctx)}
+	late := func() bool { // also if the clock was set, which ctx doesn't learn
+		at, ok := ctx.Deadline()
+		return ok && !time.Now().Before(at)
+	}
 	stop := func() reply {
 		r.waits, r.why = false, resume.RefusedProgress
+		if late() {
+			r.why = decide.Deadline.String()
+		}
 		if gone := p.gone(); gone != nil {
 			r.why, r.err, r.status = reasonGone(gone).String(), joined(cmp.Or(r.err, broken), gone), 0
 		}
@@ -259,7 +267,7 @@ func (d *download) takeTurn(ctx context.Context, at int64, broken error, r reply
 	for {
 		now := d.env.now()
 		wait, ok := q.Wait(rule, now, d.latest(), chance.Draw())
-		if !ok || p.sleep(time.NewTimer(wait), nil) != nil {
+		if !ok || late() || p.sleep(time.NewTimer(wait), nil) != nil {
 			return stop()
 		}
 		next.wait += wait
@@ -317,7 +325,7 @@ type continueError struct {
 }
 
 func (e *continueError) Error() string {
-	text := fmt.Sprintf("%v; retrip: the response body can't be continued at byte %d: %s", e.error, e.at, e.why)
+	text := fmt.Sprintf("%s; retrip: the response body can't be continued at byte %d: %s", redact.Error(e.error), e.at, e.why)
 	if e.status != 0 {
 		text += fmt.Sprintf(", in a response with status %d", e.status)
 	}
@@ -338,7 +346,7 @@ func (d *download) land(resp *http.Response, at int64) (resume.Landing, string) 
 	switch {
 	case refusal != "":
 		return l, string(refusal)
-	case !body.In(resp) || d.Within(resp.Body):
+	case !body.In(d.req, resp) || d.Within(resp.Body):
 		// If Base returns the same response twice, the body would read itself.
 		return l, resume.RefusedContentRange
 	case l.Whole && d.skipped > 0:

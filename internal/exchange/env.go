@@ -18,6 +18,7 @@ import (
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/meter"
+	"github.com/retrip/retrip/internal/span"
 	"github.com/retrip/retrip/internal/spare"
 	"github.com/retrip/retrip/internal/turns"
 )
@@ -50,7 +51,15 @@ func (s *Env) now() time.Duration { return time.Since(s.Epoch) }
 // answered remembers that req, of which others to the host failed, has got an answer.
 func (s *Env) answered(req *http.Request) { s.Failures.Answer(hostkey.Of(req.URL), s.now) }
 
+// instant returns the instant of a reading of the clock.
 func (s *Env) instant(t time.Time) time.Duration { return t.Sub(s.Epoch) }
+
+// due returns the instant of the deadline at, from 1 on. If at comes from a message, or from the
+// clock of another machine, it has no monotonic reading, and Sub compares it with the wall clock.
+// That must be the one of now: the clock may have been set since the epoch, and the machine slept.
+func (s *Env) due(at, now time.Time) time.Duration {
+	return max(1, span.Add(at.Sub(now), s.instant(now))) // 0 would mean no deadline
+}
 
 // Owner is the Transport to which a request belongs.
 type Owner interface {

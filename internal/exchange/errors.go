@@ -5,8 +5,11 @@ package exchange
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
+
+	"github.com/retrip/retrip/internal/redact"
 )
 
 // timeoutError is the error of an attempt that ran out of time.
@@ -26,6 +29,21 @@ var (
 
 // keptErrors is how many of the first and how many of the last errors a request keeps.
 const keptErrors = 8
+
+// mostKept is how long the text may be of an error that a request keeps beyond its attempt. Much
+// of it may be what a server has sent.
+const mostKept = 64 << 10
+
+// kept returns err, or the beginning of its text if that is too long to be kept. A method of err
+// that panics doesn't matter.
+func kept(err error) (kept error) {
+	kept = err
+	defer func() { _ = recover() }()
+	if len(err.Error()) > mostKept {
+		kept = errors.New(redact.Error(err))
+	}
+	return kept
+}
 
 // omitted is the number of errors between them. It stands in their place.
 type omitted int

@@ -106,14 +106,22 @@ func (x *exchange) init(env *Env, r *Rules, req *http.Request, kind replay.Kind,
 		x.entered = x.now()
 	}
 	if deadline, ok := x.req.Context().Deadline(); ok {
-		// An instant of 0 would mean no deadline.
-		x.call.Deadline = max(1, x.env.instant(deadline))
+		x.call.Deadline = x.env.due(deadline, time.Now())
 	}
 	if x.r.Deadline > 0 && x.rest == nil {
 		x.endBy(span.Add(x.now(), x.r.Deadline))
 	}
 	if env.Fleet != nil {
 		x.call.Account = r.Fleet
+	}
+}
+
+// hurry makes the deadline of the context that of x if it has come nearer. A deadline without a
+// monotonic reading does that if the wall clock is set forward, or the machine sleeps. If the
+// clock is set back, it goes away, but the context ends as if it hadn't.
+func (x *exchange) hurry() {
+	if at, ok := x.req.Context().Deadline(); ok && at == at.Round(0) {
+		x.call.Deadline = min(x.call.Deadline, x.env.due(at, time.Now()))
 	}
 }
 
@@ -210,6 +218,7 @@ func (x *exchange) step(what decide.Kind) decide.Deed {
 	var h *host.Record
 	var draw uint64
 	if x.host != nil {
+		x.hurry()
 		if h = &x.host.Record; what != decide.Ended {
 			now = x.env.now()
 			if x.rules.Gate && x.woken == nil {
@@ -344,11 +353,12 @@ func (j *journey) goOn() {
 		j.last.err, j.last.broken = j.last.failure(), nil
 		body.Dismiss(j.forget(j.last.resp))
 	}
-	if j.last.err != nil {
-		j.meet(j.last.err)
-	}
 	if j.heard() {
 		j.tellRetry()
+	}
+	if j.last.err != nil {
+		j.last.err = kept(j.last.err)
+		j.meet(j.last.err)
 	}
 	l := j.last
 	j.last = last{sends: l.sends, resp: l.resp, err: l.err, held: l.held, discarded: l.discarded}

@@ -402,12 +402,12 @@ func (x *exchange) mergeFailure(c *race) (l loser) {
 		h.drop()
 	case x.last.resp == nil && h.last.resp != nil:
 		l.attempt, l.outcome = x.last.attempt, x.event.Outcome
-		x.meet(x.last.err)
+		x.meet(kept(x.last.err))
 		x.doubts(x.last.err)
 		x.follow(h)
 	default:
 		if err := h.last.failure(); err != nil {
-			x.meet(err)
+			x.meet(kept(err))
 		}
 		h.drop()
 	}

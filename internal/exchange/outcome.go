@@ -55,7 +55,7 @@ func (l *last) take(resp *http.Response, err error) {
 func (j *journey) classify() {
 	o, l := &j.event.Outcome, &j.last
 	o.Idempotent = j.idempotent
-	if idle := j.r.BodyIdleTimeout; idle > 0 && body.In(l.resp) {
+	if idle := j.r.BodyIdleTimeout; idle > 0 && body.In(j.req, l.resp) {
 		l.resp.Body = body.Watch(l.resp.Body, idle, errBodyIdle, l.attempt, j.r.Metrics)
 	}
 	if j.r.WholeBody > 0 && j.awaitsBody() {
@@ -157,7 +157,7 @@ func (j *journey) good() bool {
 // that is retried anyway needn't, nor one that the server produces over time, nor one that
 // continues a body, whose reader watches and continues it.
 func (j *journey) awaitsBody() bool {
-	if j.rest != nil || j.req.Method == http.MethodConnect || !body.In(j.last.resp) {
+	if j.rest != nil || !body.In(j.req, j.last.resp) {
 		return false
 	}
 	resp, a := j.last.resp, j.last.attempt

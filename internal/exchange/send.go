@@ -78,6 +78,9 @@ func (x *exchange) use(base http.RoundTripper, req *http.Request) {
 		// What Classify waits for must still arrive within AttemptTimeout.
 		x.last.attempt.Limit(x.start(), limit, errAttemptTimeout)
 	}
+	if err != nil && fault.Unsent(err, x.env.Inner) {
+		x.last.attempt.NotConnected()
+	}
 	x.last.sends = x.last.attempt.Sends()
 	x.last.take(resp, err)
 	x.learn(base)
@@ -139,11 +142,7 @@ func (j *journey) number() int {
 // derive returns a request for the next attempt. It shares with the caller's
 // request everything that doesn't have to differ.
 func (x *exchange) derive() *http.Request {
-	watch := x.env.Watch
-	if !x.idempotent {
-		watch |= attempt.WatchSend
-	}
-	x.last.attempt = attempt.Begin(x.req, watch)
+	x.last.attempt = attempt.Begin(x.req, x.env.Watch)
 	req := &x.last.attempt.Req
 	x.payload.attach(x.last.attempt, x.idempotent)
 	if x.r.WholeBody > 0 && x.payload.kind >= replay.Gotten {

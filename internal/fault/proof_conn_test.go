@@ -67,11 +67,17 @@ func TestProof_Hooks(t *testing.T) {
 }
 
 // If net/http has had a connection within the attempt, a later dial error
-// proves nothing.
+// proves nothing, whether or not the dialers have asked for others with HTTP.
 //
 //retrip:promise P6
 func TestProof_SentBeforeTheDialFailed(t *testing.T) {
-	play.Bubble(t, "", func(t *testing.T) {
+	for asks := range 3 {
+		testSentBeforeTheDialFailed(t, asks)
+	}
+}
+
+func testSentBeforeTheDialFailed(t *testing.T, asks int) {
+	play.Bubble(t, fmt.Sprint("dials that ask: ", asks), func(t *testing.T) {
 		var seen atomic.Int32
 		var l *memhttp.Listener
 		var base *http.Transport
@@ -82,6 +88,13 @@ func TestProof_SentBeforeTheDialFailed(t *testing.T) {
 			w.GoAway(stream, 0)
 			w.Close()
 		})
+		side, dials := newSubject(t, memhttp.HTTP1, nothing), 0
+		base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if dials++; dials <= asks {
+				_ = side.ask(ctx)
+			}
+			return l.Dial(ctx, network, addr)
+		}
 		req, done := traced(t, play.MustRequest(t, "POST", "http://example.com/", strings.NewReader("once")))
 		assert.Error(t, testenv.Try(&retrip.Transport{Base: base, Policy: timely(time.Hour)}, req))
 		assert.Equal(t, 1, done.Attempt)
@@ -264,12 +277,6 @@ func TestProof_NoConnection(t *testing.T) {
 			base.DialContext = hangsUp(&dials)
 			proxied(base, "socks5://proxy:1")
 		},
-		"CONNECT is refused": func(t *testing.T, base *http.Transport) {
-			handler, _ := play.Flaky(100, http.StatusBadGateway, nil)
-			s := memhttp.NewServer(t, memhttp.HTTP1, handler)
-			base.DialContext = s.Transport().DialContext
-			proxied(base, s.URL)
-		},
 	} {
 		for kind, body := range kinds {
 			play.Bubble(t, name+"/body "+kind, func(t *testing.T) {
@@ -297,6 +304,176 @@ func TestProof_NoConnection(t *testing.T) {
 				want = 4 // net/http says that it comes from a dial
 			}
 			assert.Equal(t, want, base.Attempts())
+		})
+	}
+}
+
+// What httptrace says counts only for the connection of the request itself or of its proxy: not
+// for what the base, or a dialer, asks for besides with the request's context.
+//
+//retrip:promise P6 P18
+func TestProof_Subject(t *testing.T) {
+	for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS, memhttp.HTTP2} {
+		for _, tt := range []struct {
+			name       string
+			base       func(s, side *subject) http.RoundTripper
+			breaks     bool // the server loses what it has processed
+			seen       int  // by the server
+			sends, all int  // in the last attempt, and attempts
+		}{
+			{"a side request is refused, then it is sent in another way", func(s, side *subject) http.RoundTripper {
+				side.Listener.Refuse(true)
+				return besides(side, 1, s.untraced())
+			}, true, 1, 0, 1},
+			{"a side request, then a dial is refused", func(s, side *subject) http.RoundTripper {
+				s.Listener.Refuse(true)
+				return besides(side, 1, s.tr)
+			}, false, 0, 0, 4},
+			{"a side request, then it is lost", func(s, side *subject) http.RoundTripper { return besides(side, 1, s.tr) }, true, 1, 1, 1},
+			{"a side request", func(s, side *subject) http.RoundTripper { return besides(side, 1, s.tr) }, false, 1, 1, 1},
+			{"20 side requests", func(s, side *subject) http.RoundTripper {
+				side.tr.DisableKeepAlives = true
+				return besides(side, 20, s.tr)
+			}, false, 1, 1, 1},
+			{"it is sent, then a side request is refused", func(s, side *subject) http.RoundTripper {
+				side.Listener.Refuse(true)
+				return testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+					resp, err := s.tr.RoundTrip(r)
+					if err == nil {
+						resp.Body.Close()
+					}
+					return besides(side, 1, nil).RoundTrip(r)
+				})
+			}, false, 1, 1, 1},
+			{"a dialer speaks HTTP", func(s, side *subject) http.RoundTripper { return s.dialsBy(side) }, false, 1, 1, 1},
+			{"a dialer speaks HTTP, then it is lost", func(s, side *subject) http.RoundTripper { return s.dialsBy(side) }, true, 1, 1, 1},
+			{"a dialer speaks HTTP, then the dial is refused", func(s, side *subject) http.RoundTripper {
+				s.Listener.Refuse(true)
+				return s.dialsBy(side)
+			}, false, 0, 0, 4},
+			{"a dialer's request is refused", func(s, side *subject) http.RoundTripper {
+				side.Listener.Refuse(true)
+				return s.dialsBy(side)
+			}, true, 1, 1, 1},
+			{"a registered protocol asks, then sends in another way", func(s, side *subject) http.RoundTripper {
+				side.Listener.Refuse(true)
+				base := &http.Transport{Proxy: http.ProxyFromEnvironment, Protocols: memhttp.HTTP1.Protocols()}
+				for _, scheme := range []string{"http", "https"} {
+					base.RegisterProtocol(scheme, besides(side, 1, s.untraced()))
+				}
+				return base
+			}, true, 1, 0, 1},
+		} {
+			play.Bubble(t, fmt.Sprint(proto, "/", tt.name), func(t *testing.T) {
+				seen := 0
+				s := newSubject(t, proto, func(w http.ResponseWriter, r *http.Request) {
+					seen++
+					_, _ = io.Copy(io.Discard, r.Body)
+					if tt.breaks {
+						panic(http.ErrAbortHandler)
+					}
+				})
+				side := newSubject(t, memhttp.HTTP1, nothing)
+				req, done := traced(t, play.MustRequest(t, "POST", s.URL, strings.NewReader("once")))
+				_ = testenv.Try(&retrip.Transport{Base: tt.base(s, side), Policy: timely(time.Hour)}, req)
+				assert.Equal(t, tt.seen, seen)
+				assert.Equal(t, tt.sends, done.Sends)
+				assert.Equal(t, tt.all, done.Attempt)
+			})
+		}
+	}
+}
+
+// subject is a server with a transport to it.
+type subject struct {
+	*memhttp.Server
+	tr *http.Transport
+}
+
+func newSubject(t *testing.T, proto memhttp.Proto, h http.HandlerFunc) *subject {
+	s := memhttp.NewServer(t, proto, h)
+	return &subject{s, s.Transport()}
+}
+
+// ask asks s with the context of another request.
+func (s *subject) ask(ctx context.Context) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL, nil)
+	if err != nil {
+		return err
+	}
+	return testenv.Try(s.tr, req)
+}
+
+// untraced sends requests to s in a way of which httptrace says nothing.
+func (s *subject) untraced() http.RoundTripper {
+	return testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		return s.tr.RoundTrip(r.WithContext(context.Background()))
+	})
+}
+
+// besides returns base with n requests to side before each of its own. Without a base, it
+// returns the error of the last.
+func besides(side *subject, n int, base http.RoundTripper) http.RoundTripper {
+	return testenv.RoundTripper(func(r *http.Request) (resp *http.Response, err error) {
+		for range n {
+			err = side.ask(r.Context())
+		}
+		if base == nil {
+			return nil, err
+		}
+		return base.RoundTrip(r)
+	})
+}
+
+// dialsBy returns the transport of s, whose dialer asks side first.
+func (s *subject) dialsBy(side *subject) *http.Transport {
+	s.tr.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		_ = side.ask(ctx)
+		return s.Listener.Dial(ctx, network, addr)
+	}
+	return s.tr
+}
+
+// Through a proxy, the same holds for net/http's own transport. Of another base, what goes to
+// a proxy can't be told from side requests, and is no proof.
+//
+//retrip:promise P6
+func TestProof_SubjectIsAProxy(t *testing.T) {
+	for _, wrapped := range []bool{false, true} {
+		play.Bubble(t, fmt.Sprint("wrapped ", wrapped), func(t *testing.T) {
+			proxy, asked := play.Flaky(100, http.StatusBadGateway, nil)
+			s := memhttp.NewServer(t, memhttp.HTTP1, proxy)
+			base := s.Transport()
+			proxied(base, s.URL)
+			tr := &retrip.Transport{Base: base, Policy: timely(time.Hour)}
+			want := int32(4)
+			if wrapped {
+				tr.Base, want = testenv.RoundTripper(base.RoundTrip), 1
+			}
+			req, done := traced(t, play.MustRequest(t, "POST", "https://example.com/", strings.NewReader("once")))
+			assert.Error(t, testenv.Try(tr, req))
+			assert.Equal(t, want, asked.Load())
+			assert.Zero(t, done.Sends)
+		})
+		if !wrapped {
+			continue
+		}
+		play.Bubble(t, "sent through it before", func(t *testing.T) {
+			seen := 0
+			var s *memhttp.Server
+			s = memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+				seen++
+				s.Listener.Refuse(true)
+				panic(http.ErrAbortHandler)
+			}))
+			base := s.Transport()
+			proxied(base, s.URL)
+			again := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+				_, _ = base.RoundTrip(r.Clone(r.Context()))
+				return base.RoundTrip(r)
+			})
+			_ = testenv.Try(&retrip.Transport{Base: again, Policy: timely(time.Hour)}, play.MustRequest(t, "POST", "http://example.com/", nil))
+			assert.Equal(t, 1, seen)
 		})
 	}
 }

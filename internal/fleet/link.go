@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/retrip/retrip/internal/account"
@@ -98,11 +97,7 @@ func storeError(err error) (bounded error) {
 			bounded = errPanic
 		}
 	}()
-	text := redact.Error(err)
-	if len(text) > errorBytes {
-		text = strings.ToValidUTF8(text[:errorBytes], "") + "…"
-	}
-	bounded = errors.New(text)
+	bounded = errors.New(redact.Short(redact.Error(err), errorBytes))
 	if unreached(err) {
 		bounded = unreachedError{bounded}
 	}

@@ -5,6 +5,7 @@ package gate
 
 import (
 	"iter"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -51,7 +52,7 @@ func (s *Table) made(c *Ticket, key string, now time.Duration) *gate {
 		}
 		// Other hosts may add gates concurrently: a few too many do no harm.
 		s.Made.Add(1)
-		s.keyed[key] = &gate{}
+		s.keyed[strings.Clone(key)] = &gate{} // it may be part of something longer
 	}
 	return s.of(c, key, now)
 }

@@ -21,7 +21,7 @@ func (k Key) Hash() uint64 {
 	return hash
 }
 
-// Hash returns Of(u).hash(). It makes no key if u spells its host as most
+// Hash returns Of(u).Hash(). It makes no key if u spells its host as most
 // URLs do: in ASCII, without brackets and without a trailing dot.
 func Hash(u *url.URL) uint64 {
 	if u != nil {
@@ -37,7 +37,7 @@ func quickHash(u *url.URL) (hash uint64, ok bool) {
 	if i := strings.IndexByte(host, ':'); i >= 0 {
 		host, port = host[:i], host[i+1:]
 	}
-	if n := len(host); n == 0 || host[0] == '[' || host[n-1] == '.' {
+	if n := len(host); n == 0 || n > mostName || host[0] == '[' || host[n-1] == '.' {
 		return 0, false
 	}
 	var number uint64

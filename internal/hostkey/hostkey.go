@@ -16,11 +16,14 @@ import (
 
 // Key identifies a host, whichever pattern chose its policy. All spellings of a
 // host have the same Key, except that a name outside ASCII and its form in
-// Punycode are two.
+// Punycode are two. What is too long for any host is cut: a URL made by hand, or the
+// Location of a server, may have anything as its host.
 type Key struct{ Host, Port string }
 
-// String returns host and port on one line, for people: a URL made by hand may have
-// anything as its host.
+// These are more than any host and port have, in any spelling.
+const mostName, mostPort = 1 << 10, 32
+
+// String returns host and port on one line, for people.
 func (k Key) String() string { return redact.Line(redact.Name(net.JoinHostPort(k.Host, k.Port))) }
 
 // Compare orders keys by host, and then by port.
@@ -35,7 +38,7 @@ func (k Key) Clone() Key { return Key{strings.Clone(k.Host), strings.Clone(k.Por
 // IsLong reports whether u may be too long to be kept for the sake of its host.
 // It doesn't measure userinfo.
 func IsLong(u *url.URL) bool {
-	return u != nil && (u.User != nil || len(u.Opaque)+len(u.Path)+len(u.RawPath)+len(u.RawQuery)+len(u.Fragment)+len(u.RawFragment) > 256)
+	return u != nil && (u.User != nil || len(u.Opaque)+len(u.Host)+len(u.Path)+len(u.RawPath)+len(u.RawQuery)+len(u.Fragment)+len(u.RawFragment) > 256)
 }
 
 // Of returns the key of the host of u. Its port is the default port of the scheme if u
@@ -45,6 +48,7 @@ func Of(u *url.URL) Key {
 		return Key{}
 	}
 	host, port := splitPort(u.Host)
+	host = host[max(0, len(host)-mostName):] // the end says which pattern it matches
 	if port == "" {
 		switch u.Scheme {
 		case "http":
@@ -94,13 +98,10 @@ func spell(host string) string {
 
 // unpadded returns port without leading zeros, as package net reads it.
 func unpadded(port string) string {
-	if len(port) < 2 || port[0] != '0' || strings.Trim(port, "0123456789") != "" {
-		return port
+	if len(port) > 1 && port[0] == '0' && strings.Trim(port, "0123456789") == "" {
+		port = cmp.Or(strings.TrimLeft(port, "0"), "0")
 	}
-	if number := strings.TrimLeft(port, "0"); number != "" {
-		return number
-	}
-	return "0"
+	return port[:min(len(port), mostPort)]
 }
 
 // undotted returns the name of a host without its trailing dot, which stands

@@ -20,7 +20,7 @@ import (
 // Parse parses a host with its port, as in a URL.
 func Parse(host string) (Key, error) {
 	bad := func(format string, args ...any) (Key, error) {
-		return Key{}, fmt.Errorf("retrip: %q is not a valid host: %w", redact.Name(host), fmt.Errorf(format, args...))
+		return Key{}, fmt.Errorf("retrip: %q is not a valid host: %w", short(redact.Name(host)), fmt.Errorf(format, args...))
 	}
 	if u, err := url.Parse(host); err == nil && u.Host != "" {
 		return bad("it is a URL; its host is %q", Of(u))
@@ -40,6 +40,7 @@ func Parse(host string) (Key, error) {
 		if name = spell(name); name == "" {
 			return bad("it is empty")
 		}
+		name = short(name)
 		return bad("it has no port; for https it is %q, for http %q", net.JoinHostPort(name, "443"), net.JoinHostPort(name, "80"))
 	}
 	if err := checkPort(port); err != nil {
@@ -179,10 +180,4 @@ func checkPort(port string) error {
 }
 
 // short returns text as errors show it.
-func short(text string) string {
-	const most = 260 // more than any valid name has
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
-}
+func short(text string) string { return redact.Short(text, 260) } // more than any valid name has

@@ -102,10 +102,17 @@ func TestSpellings_OfAddresses(t *testing.T) {
 func TestSpellings_OfNames(t *testing.T) {
 	want := Key{"api.example.com", "80"}
 	for _, host := range []string{"api.example.com", "API.Example.com", "api.example.com.", "api.example.com:", "api.example.com:80", "api.example.com:080",
-		"api.example.com:00000000000000000000080", "Api.Example.Com.:0080"} {
+		"api.example.com:00000000000000000000080", "api.example.com:" + strings.Repeat("0", 1000) + "80", "Api.Example.Com.:0080"} {
 		u := &url.URL{Scheme: "http", Host: host}
 		assert.Equal(t, want, Of(u), host)
 		assert.Equal(t, want.Hash(), Hash(u), host)
+	}
+	for _, host := range []string{strings.Repeat("Example.", 1<<17) + "com", "a:" + strings.Repeat("0", 1<<20) + "80", "a:" + strings.Repeat("1", 1<<20), strings.Repeat("ä", 1<<20), "[::1%" + strings.Repeat("x", 1<<20) + "]"} {
+		u := &url.URL{Scheme: "http", Host: host}
+		assert.Equal(t, Of(u).Hash(), Hash(u))
+		assert.Less(t, len(Of(u).Host)+len(Of(u).Port), 2<<10)
+		assert.Less(t, len(Of(u).String()), 8<<10)
+		assert.True(t, IsLong(u))
 	}
 	for _, host := range []string{"api.example.com:8", "api.example.com:800", "api.example.com:65616", "api.example.com:0", "api.example.com:+80", "api.example.com:http",
 		"api.example.com..", "0api.example.com"} {

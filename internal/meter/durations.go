@@ -31,10 +31,10 @@ func NewHosts(list []string) (*Hosts, error) {
 		name, port, err := hostkey.ParsePattern(text)
 		switch {
 		case err != nil:
-			wrong = fmt.Errorf("%q: %w", text, err)
+			wrong = fmt.Errorf("%.260q: %w", text, err)
 			continue
 		case strings.HasPrefix(name, "*"):
-			wrong = fmt.Errorf("%q is a pattern, not a host", text)
+			wrong = fmt.Errorf("%.260q is a pattern, not a host", text)
 			continue
 		case port != "":
 			name = net.JoinHostPort(name, port)

@@ -380,12 +380,7 @@ func (l *Loader) Place() Place {
 // shortBytes is how much of a name or a value errors show.
 const shortBytes = 80
 
-func short(text string) string {
-	if len(text) <= shortBytes {
-		return text
-	}
-	return strings.ToValidUTF8(text[:shortBytes], "") + "…"
-}
+func short(text string) string { return redact.Short(text, shortBytes) }
 
 // Errorf returns an error that names the line and the member at p.
 func (p Place) Errorf(format string, args ...any) error {

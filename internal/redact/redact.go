@@ -13,7 +13,11 @@ import (
 	"unicode"
 )
 
-// Error returns the text of err on one line, without the secrets of URLs.
+// most is how much of a text a log or an error shows: much of it may be what a server has sent.
+const most = 1 << 10
+
+// Error returns the text of err on one line, without the secrets of URLs. Of a long text, it
+// returns the beginning and the end, where the cause is.
 func Error(err error) string {
 	text := err.Error()
 	urls := urlsIn(err, nil)
@@ -28,7 +32,10 @@ func Error(err error) string {
 		text = strings.ReplaceAll(text, quoted[1:len(quoted)-1], clean)
 		text = strings.ReplaceAll(text, u, clean)
 	}
-	return strings.ReplaceAll(text, "\n", "; ")
+	if n := len(text); n > most {
+		text = Short(text, most*3/4) + strings.ToValidUTF8(text[n-most/4:], "")
+	}
+	return Line(strings.ReplaceAll(text, "\n", "; "))
 }
 
 // urlsIn appends the URLs in err and in the errors that err wraps.
@@ -51,16 +58,24 @@ func urlsIn(err error, urls []string) []string {
 	return urls
 }
 
-// URL returns u without userinfo, query and fragment.
+// Short returns text, or n bytes of it and an ellipsis.
+func Short(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	return strings.ToValidUTF8(text[:n], "") + "…"
+}
+
+// URL returns u without userinfo, query and fragment, or the beginning of that.
 func URL(u *url.URL) string {
 	if u == nil {
 		return ""
 	}
 	if u.Opaque != "" {
-		return u.Scheme + ":"
+		return Short(u.Scheme, most) + ":"
 	}
 	clean := url.URL{Scheme: u.Scheme, Host: u.Host[strings.LastIndexByte(u.Host, '@')+1:], Path: u.Path, RawPath: u.RawPath}
-	return clean.String()
+	return Short(clean.String(), most)
 }
 
 // Name returns the name of a host or a pattern, or what stands in its place, without

@@ -48,6 +48,9 @@ type Pools struct {
 	mu    sync.Mutex  // guards all below, and every host and pool
 	hosts map[hostkey.Key]*host
 	made  []weak.Pointer[http.Transport] // all spares; those with connections are reachable
+	swept weak.Pointer[[16]byte]         // what it points to is gone after a garbage collection, and only that takes spares away
+
+	allows, asked bool // the result of Allows; whether it is known
 }
 
 // host is what is known of the HTTP/2 connections to a host.
@@ -158,12 +161,15 @@ func (l *Pools) turn(h *host, base *http.Transport, keep bool, patience, delay t
 	return &Turn{pools: l, host: h, pool: h.pool, base: base, patience: patience, delay: delay, works: h.works}
 }
 
-// Allows reports whether an attempt can have a new connection, by Once or because base
-// makes one for each request.
+// Allows reports whether an attempt can have a new connection, by Once or because base, which
+// has been used and is the same for all calls, makes one for each request.
 func (l *Pools) Allows(base *http.Transport) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return base.DisableKeepAlives || l.pool(base, false) != nil
+	if !l.asked {
+		l.asked, l.allows = true, base.DisableKeepAlives || l.pool(base, false) != nil
+	}
+	return l.allows
 }
 
 // Once returns a turn with a connection of its own, or nil if the base allows none.
@@ -229,7 +235,7 @@ func (l *Pools) pool(base *http.Transport, http2 bool) *pool {
 		return nil // every request has its own connection, or there would be more than allowed
 	}
 	t := base.Clone()
-	if len(t.TLSNextProto) > 0 || registered(base) {
+	if len(t.TLSNextProto) > 0 || Registered(base) {
 		// The copy would share the pool of a foreign HTTP/2, or lack a RoundTripper.
 		return nil
 	}
@@ -246,13 +252,17 @@ func (l *Pools) pool(base *http.Transport, http2 bool) *pool {
 	// Without a limit, each request that finds no connection dials.
 	t.MaxConnsPerHost, t.DisableKeepAlives = 1, !http2
 	t.IdleConnTimeout = cmp.Or(min(max(0, t.IdleConnTimeout), idle), idle)
-	l.made = append(slices.DeleteFunc(l.made, func(p weak.Pointer[http.Transport]) bool { return p.Value() == nil }), weak.Make(t))
+	if l.swept.Value() == nil {
+		l.made = slices.DeleteFunc(l.made, func(p weak.Pointer[http.Transport]) bool { return p.Value() == nil })
+		l.swept = weak.Make(new([16]byte))
+	}
+	l.made = append(l.made, weak.Make(t))
 	return &pool{Transport: t}
 }
 
-// registered reports whether base passes HTTP requests to a RoundTripper that was registered
+// Registered reports whether base passes HTTP requests to a RoundTripper that was registered
 // with it. Only net/http's internals tell. If they have changed, it returns true.
-func registered(base *http.Transport) (yes bool) {
+func Registered(base *http.Transport) (yes bool) {
 	defer func() { yes = yes || recover() != nil }()
 	// Nobody registers during requests, and Clone has waited for net/http itself.
 	all := reflect.ValueOf(base).Elem().FieldByName("altProto").Field(0).Elem()

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"testing"
@@ -32,19 +33,19 @@ func used(base *http.Transport) *http.Transport {
 // more: check what registered reads.
 func TestRegistered(t *testing.T) {
 	other := testenv.RoundTripper(nil)
-	assert.False(t, registered(&http.Transport{}))
-	assert.False(t, registered(used(&http.Transport{})))
-	assert.False(t, registered(used(cleanhttp.DefaultPooledTransport())))
-	assert.False(t, registered(http.DefaultTransport.(*http.Transport)))
+	assert.False(t, Registered(&http.Transport{}))
+	assert.False(t, Registered(used(&http.Transport{})))
+	assert.False(t, Registered(used(cleanhttp.DefaultPooledTransport())))
+	assert.False(t, Registered(http.DefaultTransport.(*http.Transport)))
 
 	base := &http.Transport{}
 	base.RegisterProtocol("file", other)
-	assert.False(t, registered(used(base)))
+	assert.False(t, Registered(used(base)))
 	for _, scheme := range []string{"http", "https"} {
 		base = &http.Transport{Protocols: new(http.Protocols)}
 		base.Protocols.SetHTTP1(true)
 		base.RegisterProtocol(scheme, other)
-		assert.True(t, registered(used(base)))
+		assert.True(t, Registered(used(base)))
 	}
 }
 
@@ -107,6 +108,25 @@ func TestSpares_AreBounded(t *testing.T) {
 		list.Get(base, hostNumber(10*most), time.Now(), time.Second)
 		assert.Less(t, len(list.made), most, "spares that are gone")
 	})
+}
+
+// However many connections of their own attempts have had, the next costs what the first did: one
+// clone, and no search for spares that are gone unless there was a garbage collection.
+//
+//retrip:promise P15
+func TestSpares_EachCostsTheSame(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	var list Pools
+	base := used(cleanhttp.DefaultPooledTransport())
+	require.True(t, list.Allows(base))
+	swept := list.swept.Value()
+	require.NotNil(t, swept)
+	for range 1000 {
+		require.True(t, list.Allows(base))
+		require.NotNil(t, list.Once(base, time.Second))
+	}
+	assert.Same(t, swept, list.swept.Value())
+	assert.Len(t, list.made, 1+1000)
 }
 
 //retrip:promise P13
