@@ -19,6 +19,7 @@ type hooks struct {
 	attempt    *Attempt
 	wanted     atomic.Bool  // net/http asked for a connection
 	sends      atomic.Int32 // connections that the base got, each for one send
+	fresh      atomic.Bool  // the last of them was new
 	bounded    boundedSends
 	interim    atomic.Bool // the caller's Got1xxResponse has ended the last send
 	handshakes *handshakes // nil unless they are watched
@@ -60,6 +61,7 @@ func (h *hooks) getConn(string) { h.wanted.Store(true) }
 
 func (h *hooks) gotConn(info httptrace.GotConnInfo) {
 	h.sends.Add(1)
+	h.fresh.Store(!info.Reused)
 	h.interim.Store(false)
 	a := h.attempt
 	n := h.bounded.count(info.Conn, info.Reused, a.watch&ExpectHTTP2 != 0)

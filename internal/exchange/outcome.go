@@ -124,7 +124,8 @@ func (j *journey) classifyFailure(came *http.Response, err error) {
 	o.Hopeless = j.faulty()
 	if l.broken == nil {
 		o.Resent = errors.Is(err, attempt.ErrHiddenSends)
-		o.Hopeless = o.Hopeless || fault.Hopeless(j.req, err, j.env.Inner) || l.refusedByCaller()
+		o.Hopeless = o.Hopeless || fault.Hopeless(j.req, err, j.env.Inner) || l.refusedByCaller() ||
+			l.attempt != nil && l.attempt.Fresh() && fault.NotHTTP(err)
 		o.Idempotent = o.Idempotent || l.neverProcessed(j.env.Inner)
 	}
 	if j.r.Classifies {

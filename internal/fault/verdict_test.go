@@ -5,14 +5,20 @@ package fault_test
 
 import (
 	"bufio"
+	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -68,30 +74,192 @@ func TestHopeless_Alerts(t *testing.T) {
 	}
 }
 
-// A server that speaks another protocol speaks it again.
+// A port that speaks another protocol speaks it again. A plain attempt tells the protocols
+// that are met most often; a derived one also knows that nothing else came over the connection.
 //
 //retrip:promise P8
 func TestHopeless_AnotherProtocol(t *testing.T) {
+	const settings = "\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00@\x00" // of a gRPC server
 	for _, tt := range []struct {
-		scheme, says string
-		want         int
+		scheme, says   string
+		plain, derived int32
 	}{
-		{"https", "SSH-2.0-OpenSSH_9.6\r\n", 1},
-		{"https", "220 mail.example.com ESMTP\r\n", 1},
-		{"http", "\x15\x03\x01\x00\x02\x02\x16", 1},
-		{"http", "SSH-2.0-OpenSSH_9.6\r\n", 4},
+		{"https", "SSH-2.0-OpenSSH_9.6\r\n", 1, 1},
+		{"https", "220 mail.example.com ESMTP\r\n", 1, 1},
+		{"http", "\x15\x03\x01\x00\x02\x02\x16", 1, 1},
+		{"http", settings, 1, 1},
+		{"http", "SSH-2.0-OpenSSH_9.6\r\n", 1, 1},
+		{"http", "220 mail.example.com ESMTP\r\n", 4, 1},
+		{"http", "HTTP/1.1 OK\r\n\r\n", 4, 1},
+		{"http", "", 4, 4},
+		{"h2c", "HTTP/1.1 400 Bad Request\r\n\r\n", 1, 1},
 	} {
 		t.Run(fmt.Sprintf("%s %.9q", tt.scheme, tt.says), func(t *testing.T) {
+			var asked atomic.Int32
 			addr := accept(t, func(c net.Conn) {
+				asked.Add(1)
 				_, _ = bufio.NewReader(c).ReadByte()
 				_, _ = io.WriteString(c, tt.says)
 				_ = c.(*net.TCPConn).CloseWrite()
 				_, _ = io.Copy(io.Discard, c)
 			})
-			req, done := traced(t, request(t, tt.scheme+"://"+addr))
-			assert.Error(t, testenv.Try(&retrip.Transport{Base: new(http.Transport), Policy: play.AtOnce}, req))
-			assert.Equal(t, tt.want, done.Attempt)
+			base := new(http.Transport)
+			if tt.scheme == "h2c" {
+				tt.scheme, base.Protocols = "http", new(http.Protocols)
+				base.Protocols.SetUnencryptedHTTP2(true)
+			}
+			for timeout, want := range map[time.Duration]int32{0: tt.plain, time.Hour: tt.derived} {
+				asked.Store(0)
+				tr := &retrip.Transport{Base: base, Policy: play.AtOnce}
+				tr.Policy.AttemptTimeout = timeout
+				assert.Error(t, testenv.Try(tr, request(t, tt.scheme+"://"+addr)))
+				assert.Equal(t, want, asked.Load(), "timeout %v", timeout)
+				assert.True(t, want > 1 || len(play.Held(tr)) == 0)
+			}
 		})
+	}
+}
+
+// What arrives over a connection that has carried a response may be the rest of that.
+//
+//retrip:promise P8
+func TestHopeless_RestOfAResponse(t *testing.T) {
+	addr := accept(t, func(c net.Conn) {
+		for ask := bufio.NewReader(c); ; {
+			req, err := http.ReadRequest(ask)
+			switch {
+			case err != nil:
+				return
+			case req.URL.Path == "/first":
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+			case req.URL.Path == "/second":
+				_, _ = io.WriteString(c, "0\r\n\r\n")
+				return
+			}
+		}
+	})
+	tr := &retrip.Transport{Base: new(http.Transport), Policy: play.AtOnce}
+	tr.Policy.AttemptTimeout = time.Hour
+	play.Do(t, tr, request(t, "http://"+addr+"/first"))
+	req, done := traced(t, request(t, "http://"+addr+"/second"))
+	assert.Error(t, testenv.Try(tr, req))
+	assert.Equal(t, 2, done.Attempt, "the second came first over its connection")
+}
+
+// A proxy that refuses the client refuses it again. One that fails may recover.
+//
+//retrip:promise P8
+func TestHopeless_Proxies(t *testing.T) {
+	for line, want := range map[string]int{
+		"407 Proxy Authentication Required": 1, "403 Forbidden": 1, "405 Method Not Allowed": 1, "405 Not Allowed": 1, "400 BAD REQUEST": 1, "302 Found": 1,
+		"408 Request Timeout": 4, "429 Too Many Requests": 4, "500 Internal Server Error": 4, "502 Bad Gateway": 4, "503 Service Unavailable": 4,
+		"403 Blocked by policy": 4, "403": 4, // net/http's error doesn't say 403
+	} {
+		play.Bubble(t, line, func(t *testing.T) {
+			asked := refusedProxy(t, "http://proxy:1", "HTTP/1.1 "+line+"\r\n\r\n")
+			assert.Equal(t, want, asked)
+		})
+	}
+	for reply, want := range map[string]int{
+		"\x05\x00\x05\x02\x00\x01\x00\x00\x00\x00\x00\x00": 1, // not allowed by ruleset
+		"\x05\x00\x05\x07\x00\x01\x00\x00\x00\x00\x00\x00": 1, // command not supported
+		"\x05\x00\x05\x08\x00\x01\x00\x00\x00\x00\x00\x00": 1, // address type not supported
+		"\x05\x00\x05\x01\x00\x01\x00\x00\x00\x00\x00\x00": 4, // general failure
+		"\x05\x00\x05\x04\x00\x01\x00\x00\x00\x00\x00\x00": 4, // host unreachable
+		"\x05\x00\x05\x05\x00\x01\x00\x00\x00\x00\x00\x00": 4, // connection refused
+		"\x05\xff":                         1, // no acceptable authentication method
+		"\x05\x02\x01\x01":                 1, // wrong password
+		"HTTP/1.1 400 Bad Request\r\n\r\n": 1,
+		"":                                 4,
+		"\x05\x00\x05":                     4,
+	} {
+		play.Bubble(t, fmt.Sprintf("SOCKS %q", reply), func(t *testing.T) {
+			assert.Equal(t, want, refusedProxy(t, "socks5://user:wrong@proxy:1", reply))
+		})
+	}
+}
+
+// refusedProxy returns how often a request asks a proxy that says only reply.
+func refusedProxy(t *testing.T, proxy, reply string) (asked int) {
+	for _, timeout := range []time.Duration{0, time.Hour} {
+		transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+			client, server := net.Pipe()
+			go func() {
+				defer server.Close()
+				go func() { _, _ = io.Copy(io.Discard, server) }()
+				_, _ = io.WriteString(server, reply)
+			}()
+			return socksConn{client}, nil
+		}}
+		proxied(transport, proxy)
+		base := play.Keep(transport.RoundTrip)
+		tr := &retrip.Transport{Base: base, Policy: timely(timeout)}
+		assert.Error(t, testenv.Try(tr, play.MustRequest(t, "GET", "https://example.com/", nil)))
+		assert.True(t, base.Attempts() > 1 || len(play.Held(tr)) == 0)
+		assert.True(t, asked == 0 || asked == base.Attempts(), "plain and derived")
+		asked = base.Attempts()
+	}
+	return asked
+}
+
+// socksConn has an address, which net/http's SOCKS client reads.
+type socksConn struct{ net.Conn }
+
+func (socksConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1080} }
+
+// The client's own refusals of a server are final, whoever's implementation of TLS says so.
+//
+//retrip:promise P8
+func TestHopeless_RefusedByTheClient(t *testing.T) {
+	t.Run("an old version", func(t *testing.T) {
+		var asked atomic.Int32
+		addr := accept(t, func(c net.Conn) {
+			asked.Add(1)
+			_, _ = bufio.NewReader(c).ReadByte()
+			// A ServerHello of TLS 1.0.
+			hello := append([]byte{2, 0, 0, 38, 3, 1}, make([]byte, 32)...)
+			hello = append(hello, 0, 0xc0, 0x13, 0)
+			_, _ = c.Write(append([]byte{22, 3, 1, 0, byte(len(hello))}, hello...))
+			_, _ = io.Copy(io.Discard, c)
+		})
+		for _, timeout := range []time.Duration{0, time.Hour} {
+			asked.Store(0)
+			tr := &retrip.Transport{Base: new(http.Transport), Policy: play.AtOnce}
+			tr.Policy.AttemptTimeout = timeout
+			assert.ErrorContains(t, testenv.Try(tr, request(t, "https://"+addr)), "unsupported protocol version 301")
+			assert.EqualValues(t, 1, asked.Load())
+			assert.Empty(t, play.Held(tr))
+		}
+	})
+	refused := errors.New("tls: server selected unsupported protocol version 301")
+	for _, tt := range []struct {
+		err  error
+		want int
+	}{
+		{refused, 1},
+		{&net.OpError{Op: "proxyconnect", Err: refused}, 1},
+		{&tls.ECHRejectionError{}, 1},
+		{fmt.Errorf("another implementation: %w", x509.UnknownAuthorityError{}), 1},
+		{x509.HostnameError{Certificate: new(x509.Certificate), Host: "example.com"}, 1},
+		{x509.CertificateInvalidError{Reason: x509.Expired}, 1},
+		{fmt.Errorf("tls: failed to send closeNotify alert: %w", syscall.EPIPE), 4},
+		{&net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", syscall.EACCES)}, 1},
+		{&net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", syscall.EINVAL)}, 1},
+		{&net.OpError{Op: "dial", Net: "unix", Err: os.NewSyscallError("connect", syscall.ENOENT)}, 4},
+		// What forbids this may be the network's.
+		{&net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.EPERM)}, 4},
+		{&net.OpError{Op: "dial", Net: "tpc", Err: net.UnknownNetworkError("tpc")}, 1},
+		{errors.New("the dialer's own words"), 4},
+	} {
+		for _, timeout := range []time.Duration{0, time.Hour} {
+			play.Bubble(t, fmt.Sprintf("%v, timeout %v", tt.err, timeout), func(t *testing.T) {
+				base := play.Base(play.Err(tt.err))
+				tr := &retrip.Transport{Base: base, Policy: timely(timeout)}
+				assert.ErrorIs(t, testenv.Try(tr, play.Request(t, "GET", nil)), tt.err)
+				assert.Equal(t, tt.want, base.Attempts())
+				assert.True(t, tt.want > 1 || len(play.Held(tr)) == 0)
+			})
+		}
 	}
 }
 
