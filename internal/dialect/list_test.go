@@ -233,6 +233,8 @@ func TestDialects_LeastWait(t *testing.T) {
 	github := list("github")
 	assert.Equal(t, time.Minute, github.Wait(http.StatusTooManyRequests, header(), time.Now()))
 	assert.Zero(t, github.Wait(http.StatusServiceUnavailable, header(), time.Now()))
+	assert.Equal(t, time.Minute, github.Wait(http.StatusForbidden, header("X-RateLimit-Remaining: 0"), time.Now()))
+	assert.Zero(t, github.Wait(http.StatusForbidden, header("X-RateLimit-Remaining: 1"), time.Now()))
 }
 
 // Only a 429 is itself a word about a limit.
@@ -264,6 +266,15 @@ func TestDialects_Unread(t *testing.T) {
 	}
 }
 
+// Some limits are those of all requests.
+func TestDialects_Global(t *testing.T) {
+	for _, field := range []string{"X-RateLimit-Global: true", "X-RateLimit-Scope: global"} {
+		assert.True(t, list("github,discord").Global(header(field)))
+		assert.False(t, list("github").Global(header(field)))
+	}
+	assert.False(t, list("discord").Global(header("X-RateLimit-Global: false", "X-RateLimit-Scope: user")))
+}
+
 //retrip:promise P8
 func TestDialects_Verdict(t *testing.T) {
 	tested := map[string]bool{}
@@ -279,9 +290,9 @@ func TestDialects_Verdict(t *testing.T) {
 		{"anthropic", 529, header("x-should-retry: perhaps"), dialect.Silent},
 		{"anthropic", 409, header("x-should-retry: True"), dialect.Retry},
 		{"stripe", 429, header("Stripe-Should-Retry: false"), dialect.Stop},
-		{"github", 403, header("X-RateLimit-Remaining: 0"), dialect.Retry},
-		{"github", 403, header("X-RateLimit-Remaining: -1"), dialect.Retry},
-		{"github", 403, header("Retry-After: 60"), dialect.Retry},
+		{"github", 403, header("X-RateLimit-Remaining: 0"), dialect.Throttle},
+		{"github", 403, header("X-RateLimit-Remaining: -1"), dialect.Throttle},
+		{"github", 403, header("Retry-After: 60"), dialect.Throttle},
 		{"github", 403, header("X-RateLimit-Remaining: 10"), dialect.Silent},
 		{"github", 404, header("X-RateLimit-Remaining: 0"), dialect.Silent},
 		{"azure", 503, header("x-should-retry: false"), dialect.Stop},

@@ -81,6 +81,8 @@ func (j *journey) classify() {
 		switch j.r.Dialects.Verdict(o.Status, header) {
 		case dialect.Retry:
 			o.Verdict = decide.Retryable
+		case dialect.Throttle:
+			o.Verdict, o.OfRate = decide.Retryable, true
 		case dialect.Stop:
 			// The header forbids a retry but doesn't make the response a success.
 			o.Forbidden = true
@@ -92,20 +94,20 @@ func (j *journey) classify() {
 	if j.r.Retryable(o) {
 		o.Canceled = j.gone() != nil
 		if j.r.Dialects != nil || header["Retry-After"] != nil {
-			o.RetryAfter = j.word(o.Status, header)
+			j.hear(o.Status, header)
 		}
 	}
 }
 
-// word returns the wait that a response with the status and header asks for.
-func (j *journey) word(status int, header http.Header) time.Duration {
-	now := time.Now()
+// hear adds to the outcome the wait that a response with the status and header asks for.
+func (j *journey) hear(status int, header http.Header) {
+	o, now := &j.event.Outcome, time.Now()
 	if j.env.Logger != nil {
 		if name, lines := j.r.Dialects.Unread(header, now); name != "" {
 			j.tellUnread(status, name, lines)
 		}
 	}
-	return j.r.Dialects.Wait(status, header, now)
+	o.RetryAfter, o.OfAll = j.r.Dialects.Wait(status, header, now), j.r.Dialects.Global(header)
 }
 
 // classifyFailure completes the outcome of an attempt that has failed with err. came is a
@@ -140,8 +142,11 @@ func (j *journey) classifyFailure(came *http.Response, err error) {
 	}
 	// What the server said about retries holds, though its body broke or it came too late.
 	o.Lost = came.StatusCode
-	o.Forbidden = o.Verdict == decide.ByRule && j.r.Dialects.Verdict(o.Lost, came.Header) == dialect.Stop
-	o.RetryAfter = j.word(o.Lost, came.Header)
+	if o.Verdict == decide.ByRule {
+		said := j.r.Dialects.Verdict(o.Lost, came.Header)
+		o.Forbidden, o.OfRate = said == dialect.Stop, said == dialect.Throttle
+	}
+	j.hear(o.Lost, came.Header)
 	if l.resp == nil {
 		j.forget(came)
 	}

@@ -126,16 +126,25 @@ var refusals = []string{
 	// Other protocols, as a plain attempt can tell them: a response over HTTP/1 to HTTP/2, and
 	// to HTTP/1 an alert of TLS, a frame of HTTP/2 or a greeting of SSH.
 	"http2: frame too large", notHTTP + `response "\x15\x03`, notHTTP + `response "\x00\x00`, notHTTP + `response "SSH-`,
+	notHTTP + `status code "Debian-`, notHTTP + `status code "Ubuntu-`,
 }
 
 const notHTTP = "malformed HTTP "
 
-// NotHTTP reports whether err says that something other than a response has arrived. If it
-// is the first to arrive over a connection, the port speaks another protocol. Later, it may
-// be the rest of another response.
+// NotHTTP reports whether err says that something other than a response has arrived, or the
+// beginning of one. If it is the first to arrive over a connection, the port speaks another
+// protocol. Later, it may be the rest of another response.
 func NotHTTP(err error) bool {
 	for ; err != nil; err = errors.Unwrap(err) {
-		if strings.HasPrefix(plainText(err), notHTTP) {
+		what, begins := strings.CutPrefix(plainText(err), notHTTP)
+		if what, value, ok := strings.Cut(what, ` "`); begins && ok {
+			value = strings.TrimSuffix(value, `"`)
+			switch what {
+			case "response":
+				return !strings.HasPrefix("HTTP/", value[:min(len(value), len("HTTP/"))])
+			case "status code":
+				return strings.Trim(value, "0123456789") != ""
+			}
 			return true
 		}
 	}

@@ -91,7 +91,14 @@ func TestHopeless_AnotherProtocol(t *testing.T) {
 		{"http", "SSH-2.0-OpenSSH_9.6\r\n", 1, 1},
 		{"http", "220 mail.example.com ESMTP\r\n", 4, 1},
 		{"http", "HTTP/1.1 OK\r\n\r\n", 4, 1},
+		{"http", "SSH-2.0-OpenSSH_9.6p1 Ubuntu-3ubuntu13.5\r\n", 1, 1},
+		{"http", "ICY 200 OK\r\n\r\n", 4, 1},
 		{"http", "", 4, 4},
+		{"http", "\r\n", 4, 4},
+		// A response that breaks in its first line.
+		{"http", "H", 4, 4},
+		{"http", "HTTP/1.1", 4, 4},
+		{"http", "HTTP/1.1 50", 4, 4},
 		{"h2c", "HTTP/1.1 400 Bad Request\r\n\r\n", 1, 1},
 	} {
 		t.Run(fmt.Sprintf("%s %.9q", tt.scheme, tt.says), func(t *testing.T) {

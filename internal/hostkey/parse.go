@@ -95,7 +95,9 @@ func checkName(name string, bracketed bool) error {
 
 var errForbidden = errors.New("the name contains a character that no host name may contain")
 
-func isForbidden(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune("\"%<>[]^`{|}*", r) }
+func isForbidden(r rune) bool {
+	return r <= ' ' || r == 0x7f || strings.ContainsRune("\"%<>[]^`{|}*", r)
+}
 
 // ParsePattern parses a key of Transport.Hosts into a name and a port, which are
 // spelled as in a Key. The name keeps its leading "*". The port is "" if any port

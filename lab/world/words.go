@@ -57,6 +57,7 @@ func (s Step) say(h http.Header, now time.Time) time.Duration {
 		h.Set("X-RateLimit-Remaining", "0")
 		h.Set("X-RateLimit-Reset", seconds)
 		h.Set("X-RateLimit-Reset-After", seconds+".25")
+		h.Set("X-RateLimit-Global", []string{"true", "false"}[s.Wait%2])
 		h.Set("X-Ms-Retry-After-Ms", seconds+"00")
 		h.Set("X-Amz-Retry-After", seconds+"00")
 	case Services:
