@@ -4,7 +4,6 @@
 package cookbook
 
 import (
-	"bytes"
 	"net/http"
 	"time"
 
@@ -21,18 +20,11 @@ func LLMs(base http.RoundTripper) *http.Client {
 			AttemptTimeout: 2 * time.Minute, // up to the headers; it never cuts a stream
 		},
 		Hosts: map[string]retrip.Policy{
-			"api.openai.com":    {Dialects: []string{"openai"}, Unprocessed: []int{429, 503}, Classify: credit},
+			"api.openai.com": {
+				Dialects: []string{"openai"}, Unprocessed: []int{429, 503},
+				Classify: CodeInBody(429, "insufficient_quota", retrip.Final), // without credit, no wait helps
+			},
 			"api.anthropic.com": {Dialects: []string{"anthropic"}, Unprocessed: []int{429, 529}}, // 529: overloaded
 		},
 	}}
-}
-
-// credit finds the 429 of an account without credit, which no wait mends.
-func credit(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
-	if resp != nil && resp.StatusCode == 429 {
-		if start, _ := retrip.Peek(resp, 4096); bytes.Contains(start, []byte("insufficient_quota")) {
-			return retrip.Final
-		}
-	}
-	return retrip.ByRule
 }

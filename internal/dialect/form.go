@@ -6,6 +6,7 @@ package dialect
 import (
 	"math"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -79,6 +80,11 @@ var milliseconds = longest(func(value string, _ http.Header, _ time.Time) (time.
 var moment = longest(func(value string, h http.Header, now time.Time) (time.Duration, bool) {
 	value, _, _ = strings.Cut(value, ";") // what follows is no wait
 	value = strings.Trim(value, `" `)
+	if strings.Contains(value, "e") && strings.Trim(value, "0123456789.e+") == "" { // as Go prints large floats
+		if f, err := strconv.ParseFloat(value, 64); err == nil {
+			value = strconv.FormatFloat(f, 'f', -1, 64)
+		}
+	}
 	for unit := time.Second; unit > 0; unit /= 1000 {
 		if since, _ := parseDecimal(value, unit); isInstant(since) {
 			return until(time.Unix(0, int64(since)), h, now), true
@@ -143,7 +149,14 @@ func parseDuration(s string) (sum time.Duration, ok bool) {
 	if at, err := time.Parse("15:04:05", s); err == nil {
 		return at.Sub(at.Truncate(24 * time.Hour)), true
 	}
-	rest, iso := strings.CutPrefix(s, "pt")
+	rest, iso := strings.CutPrefix(s, "p")
+	if iso {
+		days, clock, _ := strings.Cut(rest, "t")
+		if strings.Trim(days, "0123456789d") != "" {
+			return 0, false // months and years have no length
+		}
+		rest = days + clock
+	}
 	for rest = strings.Trim(rest, " "); rest != ""; rest = strings.TrimLeft(rest, " ") {
 		rest = strings.TrimPrefix(rest, "and ")
 		number := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789."))]

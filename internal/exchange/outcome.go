@@ -127,7 +127,7 @@ func (j *journey) classifyFailure(came *http.Response, err error) {
 	if l.broken == nil {
 		o.Resent = errors.Is(err, attempt.ErrHiddenSends)
 		o.Hopeless = o.Hopeless || fault.Hopeless(j.req, err, j.env.Inner) || l.refusedByCaller() ||
-			l.attempt != nil && l.attempt.Fresh() && fault.NotHTTP(err)
+			l.first(j.env.Base) && fault.NotHTTP(err)
 		o.Idempotent = o.Idempotent || l.neverProcessed(j.env.Inner)
 	}
 	if j.r.Classifies {
@@ -229,6 +229,13 @@ func (l *last) neverProcessed(inner func(error) (fault.Inner, bool)) bool {
 		return fault.NeverProcessed(l.err, 0, false, inner)
 	}
 	return a.NeverSent() || fault.NeverProcessed(l.err, a.Processable(), a.Sent(), inner)
+}
+
+// first reports whether what has arrived is the first to arrive over a connection: to the
+// server or, if the attempt got none, to a proxy.
+func (l *last) first(base http.RoundTripper) bool {
+	a := l.attempt
+	return a != nil && (a.Fresh() || a.Sends() == 0 && isNetHTTP(base))
 }
 
 // unsent reports whether the error of the attempt proves that nothing was sent: there

@@ -58,7 +58,7 @@ func incurable(err error, read Reader) bool {
 		case interface{ Unwrap() []error }:
 			return slices.ContainsFunc(e.Unwrap(), func(err error) bool { return incurable(err, read) })
 		default:
-			return refusedByText(err) || refusedByText(streamCause(err)) || ofHTTP2(err, http11Required)
+			return refusedByText(err) || refusedByText(streamCause(err)) || ofHTTP2(err, http11Required) || ofHTTP2(err, inadequateSecurity)
 		}
 	}
 	return false
@@ -116,13 +116,14 @@ func refusedByText(err error) bool {
 }
 
 // refusals are the beginnings of untyped errors that say that HTTP/2 can't carry the request,
-// that the client can't take the response, or that it refuses the server's handshake.
+// that the client can't take the response, that it refuses the server's handshake, or that the
+// environment names no proxy.
 var refusals = []string{
 	"invalid request :path ", "invalid Upgrade request header: ", "invalid Transfer-Encoding request header: ",
 	"invalid Connection request header: ", "invalid Host header", "invalid :protocol header",
 	"request header list larger than peer's advertised limit",
 	"net/http: server response headers exceeded ", "http2: response header list larger than advertised limit",
-	"tls: ",
+	"tls: ", "invalid proxy address ",
 	// Other protocols, as a plain attempt can tell them: a response over HTTP/1 to HTTP/2, and
 	// to HTTP/1 an alert of TLS, a frame of HTTP/2 or a greeting of SSH.
 	"http2: frame too large", notHTTP + `response "\x15\x03`, notHTTP + `response "\x00\x00`, notHTTP + `response "SSH-`,

@@ -153,6 +153,26 @@ func TestHopeless_RestOfAResponse(t *testing.T) {
 	assert.Equal(t, 2, done.Attempt, "the second came first over its connection")
 }
 
+// A proxy that answers CONNECT with something else than HTTP is none.
+//
+//retrip:promise P8
+func TestHopeless_ProxyIsNone(t *testing.T) {
+	for timeout, want := range map[time.Duration]int32{0: 4, time.Hour: 1} {
+		var asked atomic.Int32
+		addr := accept(t, func(c net.Conn) {
+			asked.Add(1)
+			_, _ = bufio.NewReader(c).ReadByte()
+			_, _ = io.WriteString(c, "<html>\r\n")
+		})
+		base := new(http.Transport)
+		proxied(base, "http://"+addr)
+		tr := &retrip.Transport{Base: base, Policy: play.AtOnce}
+		tr.Policy.AttemptTimeout = timeout
+		assert.Error(t, testenv.Try(tr, request(t, "https://example.com/")))
+		assert.Equal(t, want, asked.Load())
+	}
+}
+
 // A proxy that refuses the client refuses it again. One that fails may recover.
 //
 //retrip:promise P8
@@ -256,6 +276,7 @@ func TestHopeless_RefusedByTheClient(t *testing.T) {
 		// What forbids this may be the network's.
 		{&net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.EPERM)}, 4},
 		{&net.OpError{Op: "dial", Net: "tpc", Err: net.UnknownNetworkError("tpc")}, 1},
+		{errors.New(`invalid proxy address "::": missing protocol scheme`), 1},
 		{errors.New("the dialer's own words"), 4},
 	} {
 		for _, timeout := range []time.Duration{0, time.Hour} {
@@ -307,20 +328,21 @@ func TestHopeless_OnlyIfCached(t *testing.T) {
 	}
 }
 
-// A server that demands HTTP/1.1 isn't asked again over HTTP/2.
+// A server that demands HTTP/1.1, or better TLS, isn't asked again over HTTP/2.
 //
 //retrip:promise P8
-func TestHopeless_HTTP11Required(t *testing.T) {
-	for name, answer := range map[string]func(w *play.H2Writer, stream uint32){
-		"RST_STREAM": func(w *play.H2Writer, s uint32) { w.Reset(s, 0xd) },
-		"GOAWAY":     func(w *play.H2Writer, s uint32) { w.GoAway(s, 0xd); w.Close() },
-		"at first":   func(w *play.H2Writer, _ uint32) { w.GoAway(0, 0xd); w.Close() },
+func TestHopeless_HTTP2Refused(t *testing.T) {
+	for name, answer := range map[string]func(w *play.H2Writer, stream uint32, code uint32){
+		"RST_STREAM": func(w *play.H2Writer, s, code uint32) { w.Reset(s, code) },
+		"GOAWAY":     func(w *play.H2Writer, s, code uint32) { w.GoAway(s, code); w.Close() },
+		"at first":   func(w *play.H2Writer, _, code uint32) { w.GoAway(0, code); w.Close() },
 	} {
-		for _, method := range []string{"GET", "POST"} {
-			play.Bubble(t, name+" "+method, func(t *testing.T) {
-				base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, stream uint32) { answer(w, stream) })
+		for code, text := range map[uint32]string{0xc: "INADEQUATE_SECURITY", 0xd: "HTTP_1_1_REQUIRED"} {
+			play.Bubble(t, name+" "+text, func(t *testing.T) {
+				method := []string{"GET", "POST"}[code&1]
+				base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, stream uint32) { answer(w, stream, code) })
 				req, done := traced(t, play.MustRequest(t, method, "http://example.com/", nil))
-				assert.ErrorContains(t, testenv.Try(&retrip.Transport{Base: base, Policy: play.Steady}, req), "HTTP_1_1_REQUIRED")
+				assert.ErrorContains(t, testenv.Try(&retrip.Transport{Base: base, Policy: play.Steady}, req), text)
 				assert.Equal(t, 1, done.Attempt)
 				assert.Empty(t, done.Reason)
 			})

@@ -48,9 +48,7 @@ func (s Step) say(h http.Header, now time.Time) time.Duration {
 		return time.Duration(s.Wait) * time.Second
 	case Garbage:
 		h.Set("Retry-After", []string{"-1", "1.5 seconds", "soon", "1e3", "+2"}[s.Wait%5])
-		if s.Wait%5 == 1 {
-			return 1500 * time.Millisecond
-		}
+		return []time.Duration{0, 1500 * time.Millisecond, 0, 1000 * time.Second, 0}[s.Wait%5]
 	case Millis:
 		h.Set("Retry-After-Ms", seconds+"00")
 	case Reset:
