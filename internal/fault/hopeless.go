@@ -4,6 +4,7 @@
 package fault
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -13,6 +14,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"reflect"
 	"slices"
 	"strings"
@@ -41,7 +43,7 @@ func incurable(err error, read Reader) bool {
 			return inner.Hopeless
 		}
 		switch e := err.(type) {
-		case *tls.CertificateVerificationError, *tls.ECHRejectionError, *net.AddrError, net.UnknownNetworkError,
+		case tunnelRefused, *tls.CertificateVerificationError, *tls.ECHRejectionError, *net.AddrError, net.UnknownNetworkError,
 			x509.UnknownAuthorityError, x509.HostnameError, x509.CertificateInvalidError:
 			return true
 		case *net.DNSError:
@@ -152,20 +154,41 @@ func NotHTTP(err error) bool {
 	return false
 }
 
+// refusesTunnel reports whether a proxy that answers CONNECT with the status refuses the tunnel,
+// and asks for no other attempt.
+func refusesTunnel(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusMisdirectedRequest, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	}
+	return status > http.StatusOK && status < http.StatusInternalServerError
+}
+
 // refusedCONNECT reports whether text, that of net/http's error after a CONNECT, is the phrase
-// of a status by which a proxy refuses the tunnel: any but 5xx and those that ask for another
-// attempt. The error has no other trace of the status.
+// of a status by which a proxy refuses the tunnel. The error has no other trace of the status.
 func refusedCONNECT(text string) bool {
-	for status := http.StatusCreated; status < http.StatusInternalServerError; status++ {
-		switch status {
-		case http.StatusRequestTimeout, http.StatusMisdirectedRequest, http.StatusTooEarly, http.StatusTooManyRequests:
-		default:
-			if strings.EqualFold(text, http.StatusText(status)) {
-				return true
-			}
+	text, _, _ = strings.Cut(text, " (") // some say more
+	for status := http.StatusOK; status < http.StatusInternalServerError; status++ {
+		if refusesTunnel(status) && strings.EqualFold(text, http.StatusText(status)) {
+			return true
 		}
 	}
 	return text == "Not Allowed" // nginx, for 405
+}
+
+// tunnelRefused is net/http's error after a CONNECT that a proxy has refused, with a type.
+type tunnelRefused string
+
+func (e tunnelRefused) Error() string { return string(e) }
+
+// OnProxyConnect is for http.Transport.OnProxyConnectResponse: it tells a refusal by its status,
+// whatever the phrase.
+func OnProxyConnect(_ context.Context, _ *url.URL, _ *http.Request, resp *http.Response) error {
+	if !refusesTunnel(resp.StatusCode) {
+		return nil
+	}
+	_, text, _ := strings.Cut(resp.Status, " ")
+	return tunnelRefused(cmp.Or(text, "unknown status code"))
 }
 
 // Malformed reports whether err is that of net/http for a request that it refuses to

@@ -5,6 +5,7 @@ package fault_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -153,6 +154,28 @@ func TestHopeless_RestOfAResponse(t *testing.T) {
 	assert.Equal(t, 2, done.Attempt, "the second came first over its connection")
 }
 
+// The default base knows the status of a proxy's refusal, whatever its phrase.
+//
+//retrip:promise P8
+func TestHopeless_ProxyOfTheDefaultBase(t *testing.T) {
+	var line atomic.Value
+	var asked atomic.Int32
+	addr := accept(t, func(c net.Conn) {
+		asked.Add(1)
+		_, _ = bufio.NewReader(c).ReadByte()
+		_, _ = fmt.Fprintf(c, "HTTP/1.1 %s\r\n\r\n", line.Load())
+	})
+	t.Setenv("HTTPS_PROXY", "http://"+addr) // net/http reads it once: no other test here may use this base
+	for status, want := range map[string]int32{"403 Blocked by policy": 1, "407 authenticationrequired": 1, "403": 1, "502 Blocked": 4, "429 Busy": 4, "503": 4} {
+		line.Store(status)
+		asked.Store(0)
+		err := testenv.Try(&retrip.Transport{Policy: play.AtOnce}, request(t, "https://example.com/"))
+		_, phrase, _ := strings.Cut(status, " ")
+		assert.ErrorContains(t, err, cmp.Or(phrase, "unknown status code"))
+		assert.Equal(t, want, asked.Load(), status)
+	}
+}
+
 // A proxy that answers CONNECT with something else than HTTP is none.
 //
 //retrip:promise P8
@@ -180,7 +203,8 @@ func TestHopeless_Proxies(t *testing.T) {
 	for line, want := range map[string]int{
 		"407 Proxy Authentication Required": 1, "403 Forbidden": 1, "405 Method Not Allowed": 1, "405 Not Allowed": 1, "400 BAD REQUEST": 1, "302 Found": 1,
 		"408 Request Timeout": 4, "429 Too Many Requests": 4, "500 Internal Server Error": 4, "502 Bad Gateway": 4, "503 Service Unavailable": 4,
-		"403 Blocked by policy": 4, "403": 4, // net/http's error doesn't say 403
+		"403 Forbidden ( The server denied the specified URL. )": 1,
+		"403 Blocked by policy":                                  4, "403": 4, // net/http's error doesn't say 403
 	} {
 		play.Bubble(t, line, func(t *testing.T) {
 			asked := refusedProxy(t, "http://proxy:1", "HTTP/1.1 "+line+"\r\n\r\n")
