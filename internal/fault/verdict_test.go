@@ -18,12 +18,14 @@ import (
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
@@ -100,7 +102,6 @@ func TestHopeless_AnotherProtocol(t *testing.T) {
 		{"http", "H", 4, 4},
 		{"http", "HTTP/1.1", 4, 4},
 		{"http", "HTTP/1.1 50", 4, 4},
-		{"h2c", "HTTP/1.1 400 Bad Request\r\n\r\n", 1, 1},
 	} {
 		t.Run(fmt.Sprintf("%s %.9q", tt.scheme, tt.says), func(t *testing.T) {
 			var asked atomic.Int32
@@ -112,10 +113,6 @@ func TestHopeless_AnotherProtocol(t *testing.T) {
 				_, _ = io.Copy(io.Discard, c)
 			})
 			base := new(http.Transport)
-			if tt.scheme == "h2c" {
-				tt.scheme, base.Protocols = "http", new(http.Protocols)
-				base.Protocols.SetUnencryptedHTTP2(true)
-			}
 			for timeout, want := range map[time.Duration]int32{0: tt.plain, time.Hour: tt.derived} {
 				asked.Store(0)
 				tr := &retrip.Transport{Base: base, Policy: play.AtOnce}
@@ -154,25 +151,37 @@ func TestHopeless_RestOfAResponse(t *testing.T) {
 	assert.Equal(t, 2, done.Attempt, "the second came first over its connection")
 }
 
+// environs is a proxy that answers with line, and counts. net/http reads the environment once,
+// so the proxy serves as long as the process.
+var environs struct {
+	line  atomic.Value
+	asked atomic.Int32
+	once  sync.Once
+}
+
 // The default base knows the status of a proxy's refusal, whatever its phrase.
 //
 //retrip:promise P8
 func TestHopeless_ProxyOfTheDefaultBase(t *testing.T) {
-	var line atomic.Value
-	var asked atomic.Int32
-	addr := accept(t, func(c net.Conn) {
-		asked.Add(1)
-		_, _ = bufio.NewReader(c).ReadByte()
-		_, _ = fmt.Fprintf(c, "HTTP/1.1 %s\r\n\r\n", line.Load())
+	environs.once.Do(func() {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		t.Setenv("HTTPS_PROXY", "http://"+l.Addr().String())
+		go testenv.Accept(l, func(c net.Conn) {
+			environs.asked.Add(1)
+			_, _ = bufio.NewReader(c).ReadByte()
+			_, _ = fmt.Fprintf(c, "HTTP/1.1 %s\r\n\r\n", environs.line.Load())
+			_ = c.(*net.TCPConn).CloseWrite()
+			_, _ = io.Copy(io.Discard, c)
+		})
 	})
-	t.Setenv("HTTPS_PROXY", "http://"+addr) // net/http reads it once: no other test here may use this base
 	for status, want := range map[string]int32{"403 Blocked by policy": 1, "407 authenticationrequired": 1, "403": 1, "502 Blocked": 4, "429 Busy": 4, "503": 4} {
-		line.Store(status)
-		asked.Store(0)
+		environs.line.Store(status)
+		environs.asked.Store(0)
 		err := testenv.Try(&retrip.Transport{Policy: play.AtOnce}, request(t, "https://example.com/"))
 		_, phrase, _ := strings.Cut(status, " ")
 		assert.ErrorContains(t, err, cmp.Or(phrase, "unknown status code"))
-		assert.Equal(t, want, asked.Load(), status)
+		assert.Equal(t, want, environs.asked.Load(), status)
 	}
 }
 
@@ -186,6 +195,8 @@ func TestHopeless_ProxyIsNone(t *testing.T) {
 			asked.Add(1)
 			_, _ = bufio.NewReader(c).ReadByte()
 			_, _ = io.WriteString(c, "<html>\r\n")
+			_ = c.(*net.TCPConn).CloseWrite()
+			_, _ = io.Copy(io.Discard, c)
 		})
 		base := new(http.Transport)
 		proxied(base, "http://"+addr)
@@ -288,6 +299,7 @@ func TestHopeless_RefusedByTheClient(t *testing.T) {
 		want int
 	}{
 		{refused, 1},
+		{fmt.Errorf("http2: failed reading the frame payload: %w, note that the frame header looked like an HTTP/1.1 header", errors.New("http2: frame too large")), 1},
 		{&net.OpError{Op: "proxyconnect", Err: refused}, 1},
 		{&tls.ECHRejectionError{}, 1},
 		{fmt.Errorf("another implementation: %w", x509.UnknownAuthorityError{}), 1},
