@@ -122,6 +122,9 @@ func parseInstant(s string) (time.Time, bool) {
 		words = words[1:]
 	}
 	date := strings.TrimSuffix(strings.Join(words, " "), "Z")
+	if len(date) > 4 && date[4] == '/' {
+		date = strings.ReplaceAll(date, "/", "-")
+	}
 	if len(date) > 10 && (date[8] == 'T' || date[10] == 'T') {
 		date = strings.Replace(date, "T", " ", 1)
 	}
@@ -165,7 +168,7 @@ func parseDuration(s string) (sum time.Duration, ok bool) {
 		if iso {
 			word = rest[:min(1, len(rest))]
 		}
-		rest = rest[len(word):]
+		rest = strings.TrimPrefix(rest[len(word):], ".")
 		part, valid := parseDecimal(number, units[word])
 		if !valid {
 			return 0, false
