@@ -21,7 +21,7 @@ type Reason string
 // Reasons for a retry.
 const (
 	ReasonServerError Reason = "server_error" // a 5xx response
-	ReasonThrottled   Reason = "throttled"    // a 429 response
+	ReasonThrottled   Reason = "throttled"    // a refusal for the rate of requests: a 429, or what says the same
 	ReasonStatus      Reason = "status"       // another 4xx that the policy marks as retryable
 	ReasonPending     Reason = "pending"      // such a response below 400, which is no failure
 	ReasonTimeout     Reason = "timeout"      // the attempt timed out

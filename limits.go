@@ -45,7 +45,7 @@ type Backoff struct {
 	Base time.Duration `json:"base"`
 	// Cap is the highest ceiling. Cap can't be Off. The default is 10 s.
 	Cap time.Duration `json:"cap"`
-	// ThrottleBase replaces a shorter Base after a 429 that names no wait, by a
+	// ThrottleBase replaces a shorter Base after a refusal that names no wait, by a
 	// Retry-After above 0 or in a dialect. A [Gate] uses its own pace instead, and
 	// the pause of a host takes precedence. The default is 1 s.
 	ThrottleBase time.Duration `json:"throttle_base"`
@@ -109,13 +109,13 @@ const (
 )
 
 // Gate makes all requests to a host that has refused one wait in one queue, first
-// come, first served. The gate closes for the time that the server names, with a
-// 429 or with a 503 that has Retry-After; then a single request goes as a probe. If
-// more than an eighth of the requests are refused, or the pauses are long, the others
-// follow at a pace that the gate learns, while the pace helps. Until then, a 429 that
-// names no time holds back only its own request. A request fails at once if it would
-// miss its deadline or if the server asks for a wait longer than Policy.MaxWait. A
-// gate is for a host that limits the rate of one process, or of a few.
+// come, first served. The gate closes for the time that the server names in a 429, a 503,
+// or a refusal for the rate in other words (P9 in docs/promises.md); then a single request
+// goes as a probe. If more than an eighth of the requests are refused, or the pauses are
+// long, the others follow at a pace that the gate learns, while the pace helps. Until then,
+// a refusal that names no time holds back only its own request. A request fails at once if
+// it would miss its deadline or if the server asks for a wait longer than Policy.MaxWait.
+// A gate is for a host that limits the rate of one process, or of a few.
 //
 // The zero Gate is off. Fields that are 0 or nil inherit, as in [Policy].
 type Gate struct {

@@ -174,6 +174,10 @@ const (
 	// Unprocessed is Retryable and also guarantees that the server did not
 	// process the request, so the Transport may repeat it whatever its method.
 	Unprocessed
+
+	// Throttled is Unprocessed because there were too many requests, as a 429 says:
+	// the Gate and Backoff.ThrottleBase apply, whatever the status.
+	Throttled
 )
 
 // noRetryHeader stands for Off in Policy.RetryHeader. Like header names, it

@@ -16,6 +16,7 @@ import (
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
 	"github.com/retrip/retrip/internal/exchange"
+	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/spare"
 )
@@ -134,6 +135,7 @@ func (t *Transport) start() *settings {
 	if s.Base == nil {
 		base := cleanhttp.DefaultPooledTransport()
 		base.HTTP2 = &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second}
+		base.OnProxyConnectResponse = fault.OnProxyConnect
 		s.Base = base
 	}
 	_, ofNetHTTP := s.Base.(*http.Transport)

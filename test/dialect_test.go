@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/incoming"
 	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // The rules for Retry-After apply to every dialect.
@@ -111,5 +113,93 @@ func TestRetryHeader_CountsOnFromTheIncomingAttempt(t *testing.T) {
 		}
 		assert.Equal(t, tt.want, seen)
 		assert.Empty(t, req.Header, "the caller's request is unchanged")
+	}
+}
+
+// At a gate, a refusal in a server's own words holds back the others as a 429 does, for as
+// long as it says; one of all requests holds back every key.
+//
+//retrip:promise P9 P23
+func TestDialects_AtAGate(t *testing.T) {
+	refuse := func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
+		if resp != nil && resp.StatusCode == 400 && strings.Contains(resp.Header.Get("X-Amzn-Errortype"), "Throttling") {
+			return retrip.Throttled
+		}
+		return retrip.ByRule
+	}
+	for _, tt := range []struct {
+		name         string
+		policy       retrip.Policy
+		status       int
+		lines        []string
+		mine, others time.Duration // how long requests of the same key and of others wait
+	}{
+		{"GitHub's 403", retrip.Policy{Dialects: []string{"github"}}, 403, []string{"X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 20"}, 20 * time.Second, 0},
+		{"GitHub's 403 with Retry-After", retrip.Policy{Dialects: []string{"github"}}, 403, []string{"Retry-After: 20"}, 20 * time.Second, 0},
+		{"GitHub's 403 about a permission", retrip.Policy{Dialects: []string{"github"}}, 403, []string{"X-RateLimit-Remaining: 9", "X-RateLimit-Reset: 20"}, 0, 0},
+		{"a 418", retrip.Policy{RetryOn: []int{418}}, 418, []string{"Retry-After: 20"}, 20 * time.Second, 0},
+		{"a 418 that isn't retried", retrip.Policy{}, 418, []string{"Retry-After: 20"}, 0, 0},
+		{"a 409 about its resource", retrip.Policy{RetryOn: []int{409}}, 409, []string{"Retry-After: 20"}, 0, 0},
+		{"a 400 with a code", retrip.Policy{Classify: refuse}, 400, []string{"X-Amzn-ErrorType: ThrottlingException", "Retry-After: 20"}, 20 * time.Second, 0},
+		{"Discord's limit of a route", retrip.Policy{Dialects: []string{"discord"}}, 429, []string{"Retry-After: 20", "X-RateLimit-Scope: user"}, 20 * time.Second, 0},
+		{"Discord's limit of all", retrip.Policy{Dialects: []string{"discord"}}, 429, []string{"Retry-After: 20", "X-RateLimit-Global: true"}, 20 * time.Second, 20 * time.Second},
+		{"a limit of all without a dialect", retrip.Policy{}, 429, []string{"Retry-After: 20", "X-RateLimit-Global: true"}, 20 * time.Second, 0},
+		{"a 503", retrip.Policy{}, 503, []string{"Retry-After: 20"}, 20 * time.Second, 20 * time.Second},
+	} {
+		bubble(t, tt.name, func(t *testing.T) {
+			first := true
+			base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+				if first {
+					first = false
+					return play.Reply(tt.status, tt.lines...)(r)
+				}
+				return play.Reply(200)(r)
+			})
+			p := tt.policy
+			p.MaxAttempts = 2
+			p.Gate = retrip.Gate{Enabled: retrip.On, Key: func(r *http.Request) string { return r.Header.Get("Route") }}
+			tr := &retrip.Transport{Base: base, Policy: p}
+			start := time.Now()
+			send := func(route string) (waited time.Duration) {
+				req := play.Request(t, http.MethodGet, nil)
+				req.Header.Set("Route", route)
+				play.Finish(t, do(t, tr, req))
+				return time.Since(start)
+			}
+			var requests sync.WaitGroup
+			requests.Go(func() { send("a") })
+			synctest.Wait()
+			for range 3 {
+				requests.Go(func() {
+					assert.GreaterOrEqual(t, send("a"), tt.mine)
+					assert.True(t, tt.mine > 0 || time.Since(start) == 0)
+				})
+				requests.Go(func() {
+					assert.GreaterOrEqual(t, send("b"), tt.others)
+					assert.True(t, tt.others > 0 || time.Since(start) == 0)
+				})
+			}
+			requests.Wait()
+			assert.Equal(t, 5.0, play.Must(tr.HostState("example.com:80")).Tokens, "a refusal costs nothing")
+		})
+	}
+}
+
+// Without a gate, a limit of all requests holds back the retries to the host, as a 503 does.
+//
+//retrip:promise P9
+func TestDialects_GlobalWithoutAGate(t *testing.T) {
+	for line, want := range map[string]time.Duration{"X-RateLimit-Global: true": 20 * time.Second, "X-RateLimit-Scope: user": time.Second} {
+		bubble(t, line, func(t *testing.T) {
+			base := play.Base(play.Reply(429, "Retry-After: 20", line), play.Reply(500), play.Reply(200))
+			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Dialects: []string{"discord"}, MaxAttempts: 2, Backoff: retrip.Backoff{Base: time.Second, Jitter: retrip.NoJitter}}}
+			var requests sync.WaitGroup
+			requests.Go(func() { drop(t, tr, play.Request(t, http.MethodGet, nil)) })
+			synctest.Wait()
+			drop(t, tr, play.Request(t, http.MethodGet, nil))
+			assert.GreaterOrEqual(t, base.At[2], want)
+			assert.True(t, want > time.Second || base.At[2] == want)
+			requests.Wait()
+		})
 	}
 }

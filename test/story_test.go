@@ -259,6 +259,9 @@ func (s *stage) RoundTrip(req *http.Request) (*http.Response, error) {
 	if o.Forbidden {
 		h.Set("X-Should-Retry", "false")
 	}
+	if o.OfAll {
+		h.Set("X-RateLimit-Global", "true") // the story lists Discord's dialect
+	}
 	if o.Verdict != decide.ByRule {
 		h.Set("Verdict", strconv.Itoa(int(o.Verdict)))
 	}

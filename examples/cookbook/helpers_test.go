@@ -105,7 +105,7 @@ func do(t *testing.T, client *http.Client, req *http.Request) (*http.Response, s
 
 func TestRecipesAreValid(t *testing.T) {
 	for name, client := range map[string]*http.Client{
-		"LLMs": LLMs(nil), "GitHub": GitHub(nil), "Payments": Payments(nil), "Slack": Slack(nil), "ObjectStore": ObjectStore(nil, nil),
+		"LLMs": LLMs(nil), "GitHub": GitHub(nil), "Payments": Payments(nil), "Slack": Slack(nil), "Discord": Discord(nil), "ObjectStore": ObjectStore(nil, nil),
 		"Scraper": Scraper(nil), "Mesh": Mesh(nil), "Deploy": Deploy(nil, 100), "Downloader": Downloader(nil), "OAuth2": OAuth2(nil, nil), "Connect": Connect(nil), "Webhooks": Webhooks(nil), "Poll": Poll(nil), "GraphQL": GraphQL(nil),
 	} {
 		transport := client.Transport.(*retrip.Transport)

@@ -20,7 +20,10 @@ func LLMs(base http.RoundTripper) *http.Client {
 			AttemptTimeout: 2 * time.Minute, // up to the headers; it never cuts a stream
 		},
 		Hosts: map[string]retrip.Policy{
-			"api.openai.com":    {Dialects: []string{"openai"}, Unprocessed: []int{429, 503}},
+			"api.openai.com": {
+				Dialects: []string{"openai"}, Unprocessed: []int{429, 503},
+				Classify: CodeInBody(429, "insufficient_quota", retrip.Final), // without credit, no wait helps
+			},
 			"api.anthropic.com": {Dialects: []string{"anthropic"}, Unprocessed: []int{429, 529}}, // 529: overloaded
 		},
 	}}

@@ -4,6 +4,7 @@
 package cookbook
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"net/http"
@@ -36,6 +37,19 @@ func NoSuchHost(_ *http.Request, _ *http.Response, err error) retrip.Verdict {
 		return retrip.Retryable // nothing was sent, so retrip repeats a POST too
 	}
 	return retrip.ByRule
+}
+
+// CodeInBody returns a Policy.Classify for services that say in the body what a status means,
+// such as the 400 of AWS with "ThrottlingException", for which v is Throttled.
+func CodeInBody(status int, code string, v retrip.Verdict) func(*http.Request, *http.Response, error) retrip.Verdict {
+	return func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
+		if resp != nil && resp.StatusCode == status {
+			if start, _ := retrip.Peek(resp, 1024); bytes.Contains(start, []byte(code)) {
+				return v
+			}
+		}
+		return retrip.ByRule
+	}
 }
 
 // PerStatus ends the retries of a request when a status has come Most[status]

@@ -119,6 +119,29 @@ func TestGraphQL_RepeatsReads(t *testing.T) {
 	})
 }
 
+func TestCodeInBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const says = `{"__type":"com.amazon.coral.availability#ThrottlingException","message":"Rate exceeded"}`
+		for status, body := range map[int]string{400: says, 403: says, 404: "{}"} {
+			a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+				if n == 1 {
+					answer(w, status, body)
+				}
+			})
+			client := &http.Client{Transport: &retrip.Transport{Base: a.base(), Policy: retrip.Policy{
+				Classify: CodeInBody(400, "ThrottlingException", retrip.Throttled), Backoff: retrip.Backoff{Jitter: retrip.NoJitter},
+			}}}
+			post(t, client, "http://dynamodb.internal/", "{}")
+			if status == 400 {
+				assert.Len(t, a.requests(), 2)
+				assert.GreaterOrEqual(t, a.gap(1), time.Second, "as after a 429")
+			} else {
+				assert.Len(t, a.requests(), 1)
+			}
+		}
+	})
+}
+
 func TestWaitInBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const says = `{"message": "slow down", "retry_after": 11.2}`

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -79,19 +80,22 @@ func TestLLMs_WhatIsRepeated(t *testing.T) {
 		status int
 		header []string
 		sends  int
+		body   string
 	}{
-		"Anthropic is overloaded":        {"api.anthropic.com", 529, []string{"X-Should-Retry", "true"}, 4},
-		"Anthropic has a limit":          {"api.anthropic.com", 429, []string{"Retry-After", "45"}, 4},
-		"the word not to retry":          {"api.openai.com", 429, []string{"X-Should-Retry", "false"}, 1},
-		"a failure that may have worked": {"api.openai.com", 500, nil, 1},
-		"a request that is wrong":        {"api.openai.com", 400, nil, 1},
-		"a wait that is too long":        {"api.openai.com", 429, []string{"Retry-After", "3600"}, 1},
+		"no credit":                      {"api.openai.com", 429, nil, 1, `{"error":{"message":"You exceeded your current quota","type":"insufficient_quota","code":"insufficient_quota"}}`},
+		"a limit":                        {"api.openai.com", 429, nil, 4, `{"error":{"message":"Rate limit reached","type":"requests","code":"rate_limit_exceeded"}}`},
+		"Anthropic is overloaded":        {"api.anthropic.com", 529, []string{"X-Should-Retry", "true"}, 4, "{}"},
+		"Anthropic has a limit":          {"api.anthropic.com", 429, []string{"Retry-After", "45"}, 4, "{}"},
+		"the word not to retry":          {"api.openai.com", 429, []string{"X-Should-Retry", "false"}, 1, "{}"},
+		"a failure that may have worked": {"api.openai.com", 500, nil, 1, "{}"},
+		"a request that is wrong":        {"api.openai.com", 400, nil, 1, "{}"},
+		"a wait that is too long":        {"api.openai.com", 429, []string{"Retry-After", "3600"}, 1, "{}"},
 	} {
 		testenv.Bubble(t, name, func(t *testing.T) {
-			a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) { answer(w, tt.status, "{}", tt.header...) })
+			a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) { answer(w, tt.status, tt.body, tt.header...) })
 			resp, body := post(t, LLMs(a.base()), "https://"+tt.host+"/v1/messages", "{}")
 			assert.Equal(t, tt.status, resp.StatusCode)
-			assert.Equal(t, "{}", body, "the caller gets the last response")
+			assert.Equal(t, tt.body, body, "the caller gets the last response")
 			assert.Len(t, a.requests(), tt.sends)
 		})
 	}
@@ -242,6 +246,34 @@ func TestSlack_OthersWaitToo(t *testing.T) {
 		}
 		assert.Equal(t, 1, refused, "later requests know the pause")
 	})
+}
+
+// Each route has a limit, which holds back only its own requests, and all have one that holds
+// back everything.
+func TestDiscord_OneLimitForARouteAndOneForAll(t *testing.T) {
+	const a, b = "https://discord.com/api/v10/channels/1/messages", "https://discord.com/api/v10/channels/2/messages/3/crosspost"
+	for scope, waits := range map[string]bool{"user": false, "global": true} {
+		testenv.Bubble(t, scope, func(t *testing.T) {
+			api := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+				if n == 1 {
+					answer(w, 429, `{"message":"You are being rate limited.","retry_after":20.5}`, "Retry-After", "21", "X-RateLimit-Scope", scope,
+						"X-RateLimit-Remaining", "0", "X-RateLimit-Reset-After", "20.5")
+				}
+			})
+			client, start := Discord(api.base()), time.Now()
+			var done sync.WaitGroup
+			for _, url := range []string{a, a, b, b} {
+				done.Go(func() {
+					resp, _ := post(t, client, url, `{"content":"hello"}`)
+					assert.Equal(t, 200, resp.StatusCode)
+					assert.Equal(t, waits || url == a, time.Since(start) >= 21*time.Second, url)
+				})
+				time.Sleep(time.Millisecond)
+			}
+			done.Wait()
+			assert.Len(t, api.requests(), 5, "one was refused")
+		})
+	}
 }
 
 // upload uploads a file as docs/cookbook.md says.

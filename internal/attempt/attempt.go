@@ -327,6 +327,12 @@ func (a *Attempt) Sends() int {
 	return sends
 }
 
+// Fresh reports whether the last connection that the base got was new.
+func (a *Attempt) Fresh() bool {
+	h := a.hooks.Load()
+	return h != nil && h.fresh.Load()
+}
+
 // Processable returns how many sends the server may have processed.
 func (a *Attempt) Processable() int { return a.Sends() - int(a.refused) }
 

@@ -18,6 +18,7 @@ type hooks struct {
 
 	attempt    *Attempt
 	conns      conns
+	fresh      atomic.Bool // the last connection was new
 	interim    atomic.Bool // the caller's Got1xxResponse has ended the last send
 	handshakes *handshakes // nil unless they are watched
 }
@@ -63,6 +64,7 @@ func (h *hooks) gotConn(info httptrace.GotConnInfo) {
 	if !own {
 		return
 	}
+	h.fresh.Store(!info.Reused)
 	h.interim.Store(false)
 	if n > maxSends && a.fate.CompareAndSwap(undecided, exceeded) {
 		a.cancel(ErrHiddenSends)

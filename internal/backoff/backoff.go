@@ -41,7 +41,7 @@ func (r Rule) ceiling(retry int) time.Duration {
 	return r.Cap
 }
 
-// Throttled returns the schedule for the wait after a 429 that names no wait.
+// Throttled returns the schedule for the wait after a refusal that names no wait.
 func (r Rule) Throttled() Rule {
 	r.Base = min(r.Cap, max(r.Base, r.ThrottleBase))
 	return r

@@ -98,6 +98,8 @@ type Outcome struct {
 	Idempotent bool          // repeating is safe: the request is idempotent, or provably was not processed
 	Replay     bool          // the body can be replayed, or there is none
 	Forbidden  bool          // the server said not to retry, for example with X-Should-Retry: false
+	OfRate     bool          // the server's own words refuse the request for its rate, whatever the status
+	OfAll      bool          // such a refusal is one of all requests, whatever their gates
 	RetryAfter time.Duration // the wait that the server asked for, from now; 0 means none
 	Took       time.Duration // duration of the attempt; needed with a deadline or an AttemptTimeout, and at a host in trouble, for which a good answer then speaks
 
@@ -114,11 +116,25 @@ func (o *Outcome) Received() int { return cmp.Or(o.Status, o.Lost) }
 
 // Well reports whether o is an answer of a host that is well, whatever it says.
 func (o *Outcome) Well() bool {
-	return o.Status > 0 && o.Status < 500 && o.Status != http.StatusTooManyRequests
+	return o.Status > 0 && o.Status < 500 && !o.throttled()
 }
 
-// throttled reports whether the server has refused the request for its rate.
-func (o *Outcome) throttled() bool { return o.Received() == http.StatusTooManyRequests }
+// throttled reports whether the server has refused the request for its rate, as a 429 says,
+// a 503 that names a wait, whoever knows better, and any other 4xx that is retried and names
+// a wait, unless it is about the resource or the connection.
+func (o *Outcome) throttled() bool {
+	if o.OfRate || o.Verdict == Throttle {
+		return true
+	}
+	switch status := o.Received(); status {
+	case http.StatusTooManyRequests:
+		return true
+	case http.StatusNotFound, http.StatusRequestTimeout, http.StatusConflict, http.StatusMisdirectedRequest, http.StatusLocked, http.StatusTooEarly:
+		return false
+	default:
+		return o.RetryAfter > 0 && (status == http.StatusServiceUnavailable || status/100 == 4)
+	}
+}
 
 // giveBack gives back what c has taken for an attempt that isn't made, or that says
 // nothing about the host: tokens, a place at the gate and a place among the breaker's
@@ -171,14 +187,14 @@ func (c *Call) learn(r *Rules, h *host.Record, o *Outcome, a *Action, failed boo
 	unwell := failed && !o.Pending()
 	switch {
 	case !r.Gate:
-	case unwell && r.refused(o):
+	case unwell && o.throttled():
 		var change host.Change
 		change, a.Wakes = c.refuse(&c.ticket, h, o, now, draw)
 		a.Change |= change
 	case h.Guards != nil:
-		// A 429 that the policy doesn't retry is a refusal too, but not one
-		// that the gate can learn from.
-		accepted := !unwell && o.Status != http.StatusTooManyRequests && o.Status != 0
+		// A refusal that the policy doesn't retry is one too, but the gate can't
+		// learn from it.
+		accepted := !unwell && !o.throttled() && o.Status != 0
 		a.Wakes = h.Guards.Gates.Pass(&c.ticket, c.Gate, accepted, now, h.PausedUntil())
 	}
 	if unwell || h.Guards != nil { // a success needs no breaker
@@ -204,7 +220,7 @@ func (c *Call) refuse(t *gate.Ticket, h *host.Record, o *Outcome, now time.Durat
 // pause pauses h if the server has asked for that in o, which has failed.
 func (r *Rules) pause(h *host.Record, o *Outcome, now time.Duration) (change host.Change) {
 	change = o.Change
-	if o.RetryAfter <= 0 || !r.pauses(o.Received()) {
+	if o.RetryAfter <= 0 || !r.pauses(o) {
 		return change
 	}
 	word := o.RetryAfter
@@ -237,7 +253,7 @@ func (c *Call) pausedFor(h *host.Record, now time.Duration) time.Duration {
 
 // Pending reports whether o, which is retried, is the answer of a host that is well, such
 // as the 202 of a job that isn't done.
-func (o *Outcome) Pending() bool { return o.Status > 0 && o.Status < 400 }
+func (o *Outcome) Pending() bool { return o.Status > 0 && o.Status < 400 && !o.throttled() }
 
 // asksAgain reports whether a retry after o repeats a question rather than a request that
 // has failed. What it costs comes back if the request ends well.
@@ -303,7 +319,7 @@ func (c *Call) TimeLeft(now time.Duration) time.Duration {
 // Why returns the reason to retry after o.
 func (o *Outcome) Why() Reason {
 	switch {
-	case o.Status == http.StatusTooManyRequests:
+	case o.Verdict == Throttle || o.Status > 0 && o.Status < 500 && o.throttled():
 		return Throttled
 	case o.Status >= 500:
 		return ServerError

@@ -46,7 +46,7 @@ func (r *Rules) HoldsHedge(h *host.Record, gate string, now time.Duration) Hold 
 // Refused reports whether o is a refusal that holds back requests other than its own.
 // Without a gate, that is a 503 with a Retry-After.
 func (r *Rules) Refused(o *Outcome) bool {
-	return r.refused(o) && (r.Gate || r.pauses(o.Received())) && r.Retryable(o)
+	return o.throttled() && (r.Gate || r.pauses(o)) && r.Retryable(o)
 }
 
 // Obey records the refusal o (see [Rules.Refused]), the outcome of an attempt of c that

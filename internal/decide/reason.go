@@ -55,4 +55,5 @@ const (
 	Retryable                  // a failure that a retry may fix
 	Final                      // not to be retried, good or bad
 	Unprocessed                // Retryable, and the server has not processed the request
+	Throttle                   // Unprocessed, because of the rate of the requests
 )

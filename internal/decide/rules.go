@@ -41,7 +41,7 @@ func (r *Rules) Retryable(o *Outcome) bool {
 	switch {
 	case o.Canceled || o.Hopeless || o.Verdict == Final:
 		return false
-	case o.Verdict == Retryable || o.Verdict == Unprocessed:
+	case o.Verdict != ByRule:
 		return true
 	default:
 		return o.Status == 0 || r.Retry.Has(o.Status)
@@ -51,20 +51,13 @@ func (r *Rules) Retryable(o *Outcome) bool {
 // repeatable reports whether a request that ended in o may be repeated without
 // unwanted effects.
 func (r *Rules) repeatable(o *Outcome) bool {
-	return o.Idempotent || o.Verdict == Unprocessed || r.Unprocessed.Has(o.Status)
+	return o.Idempotent || o.Verdict >= Unprocessed || r.Unprocessed.Has(o.Status)
 }
 
-// refused reports whether o is a refusal in the eyes of a gate. The gate then
-// holds back all further requests.
-func (r *Rules) refused(o *Outcome) bool {
-	return o.throttled() || o.Received() == http.StatusServiceUnavailable && o.RetryAfter > 0
-}
-
-// pauses reports whether a Retry-After on status applies to all clients of the
-// host. That of a 429 applies to one key or tenant, and only a gate obeys it
-// for other requests.
-func (r *Rules) pauses(status int) bool {
-	return !r.others && status == http.StatusServiceUnavailable
+// pauses reports whether the wait that o names applies to all requests to the host. That of
+// another refusal applies to one key or tenant, and only a gate obeys it for other requests.
+func (r *Rules) pauses(o *Outcome) bool {
+	return !r.others && (o.Received() == http.StatusServiceUnavailable || o.OfAll && o.throttled())
 }
 
 // slow reports whether the success o took long enough to count as slow.

@@ -210,7 +210,7 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 	if h == nil {
 		return
 	}
-	c.named = o.RetryAfter > 0 && r.pauses(o.Received())
+	c.named = o.RetryAfter > 0 && r.pauses(o)
 	paused := c.pausedFor(h, now) // before learn, which adds o's own pause
 	c.learn(r, h, o, a, failed, now, draw)
 	if !failed {
@@ -314,7 +314,7 @@ func (c *Call) plan(r *Rules, h *host.Record, o *Outcome, paused, now time.Durat
 			return HostPaused
 		}
 	}
-	if c.retry.queues = r.refused(o) && r.Gate && !c.ticket.Alone; c.retry.queues {
+	if c.retry.queues = o.throttled() && r.Gate && !c.ticket.Alone; c.retry.queues {
 		c.retry.wait = atGate
 		return None
 	}
@@ -366,7 +366,7 @@ func (c *Call) pay(r *Rules, h *host.Record, o *Outcome, a *Action, now time.Dur
 		return None
 	}
 	if r.Gate && o.throttled() {
-		// A 429 costs nothing at a gate: the gate has already slowed down all further
+		// A refusal costs nothing at a gate: the gate has already slowed down all further
 		// requests, including this one.
 		return None
 	}

@@ -24,10 +24,14 @@ type Dialect struct {
 	// Verdict reads whether to retry at all.
 	Verdict func(status int, h http.Header) Verdict
 
+	// Global reports whether a refusal is one of all requests, and not only of those to the
+	// same route, say. It may be nil.
+	Global func(h http.Header) bool
+
 	// Posts says that nearly all calls of the service are POSTs.
 	Posts bool
 
-	// Least is the wait after a 429 that names no wait.
+	// Least is the wait after a refusal for a rate that names no wait.
 	Least time.Duration
 }
 
@@ -48,6 +52,7 @@ const (
 	Silent Verdict = iota
 	Retry
 	Stop
+	Throttle // Retry: the request was refused for its rate, as by a 429
 )
 
 // ByName maps the names for Policy.Dialects to dialects. A policy may list
@@ -76,7 +81,7 @@ var ByName = map[string]Dialect{
 		{Name: "X-Ms-Retry-After-Ms", Form: milliseconds},
 		{Name: "Retry-After-Ms", Form: milliseconds},
 	}},
-	"discord": {Besides: []Field{{Name: "X-Ratelimit-Reset-After", Form: moment, Left: "X-Ratelimit-Remaining"}}},
+	"discord": {Global: discordGlobal, Besides: []Field{{Name: "X-Ratelimit-Reset-After", Form: moment, Left: "X-Ratelimit-Remaining"}}},
 	"github": {Verdict: githubForbidden, Least: time.Minute, Besides: []Field{
 		{Name: "X-Ratelimit-Reset", Form: moment, Left: "X-Ratelimit-Remaining"},
 	}},
@@ -122,11 +127,16 @@ func shouldRetry(_ int, h http.Header) Verdict {
 	return Silent
 }
 
-// githubForbidden marks a 403 as retryable if it is about a rate limit: GitHub
-// uses 403 for rate limits in addition to 429.
+// discordGlobal tells the limit of all routes from that of one.
+func discordGlobal(h http.Header) bool {
+	return strings.EqualFold(h.Get("X-Ratelimit-Global"), "true") || strings.EqualFold(h.Get("X-Ratelimit-Scope"), "global")
+}
+
+// githubForbidden tells a 403 about a rate limit from others: GitHub uses 403 for rate
+// limits in addition to 429.
 func githubForbidden(status int, h http.Header) Verdict {
 	if spent, _ := isSpent(h["X-Ratelimit-Remaining"]); status == http.StatusForbidden && (spent || h.Get("Retry-After") != "") {
-		return Retry
+		return Throttle
 	}
 	return Silent
 }
@@ -151,6 +161,11 @@ func (l List) Verdict(status int, h http.Header) Verdict {
 		}
 	}
 	return Silent
+}
+
+// Global reports whether a refusal with the header h is one of all requests.
+func (l List) Global(h http.Header) bool {
+	return slices.ContainsFunc(l, func(d Dialect) bool { return d.Global != nil && d.Global(h) })
 }
 
 // Wait returns how long the server of a retryable response asks to wait, or 0.
@@ -178,7 +193,7 @@ func (l List) Wait(status int, h http.Header, now time.Time) time.Duration {
 		}
 	}
 	for _, d := range l {
-		if d.Least > 0 && status == http.StatusTooManyRequests {
+		if d.Least > 0 && (status == http.StatusTooManyRequests || l.Verdict(status, h) == Throttle) {
 			return d.Least
 		}
 	}

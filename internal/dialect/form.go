@@ -6,6 +6,7 @@ package dialect
 import (
 	"math"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -43,9 +44,14 @@ func longest(read func(value string, h http.Header, now time.Time) (time.Duratio
 	}
 }
 
-// isDay reports whether s may be the name of a day, such as Fri or Friday.
+// isDay reports whether s is the name of a day, such as Fri or Friday.
 func isDay(s string) bool {
-	return (len(s) == 3 || strings.HasSuffix(s, "day")) && !strings.ContainsAny(s, "0123456789")
+	for day := range time.Saturday + 1 {
+		if name := day.String(); strings.EqualFold(s, name) || strings.EqualFold(s, name[:3]) {
+			return true
+		}
+	}
+	return false
 }
 
 // standard is the form of Retry-After in RFC 9110 §10.2.3.
@@ -63,13 +69,23 @@ func RetryAfter(h http.Header, now time.Time) (time.Duration, bool) {
 }
 
 var milliseconds = longest(func(value string, _ http.Header, _ time.Time) (time.Duration, bool) {
-	return parseDecimal(value, time.Millisecond)
+	if wait, ok := parseDecimal(value, time.Millisecond); ok {
+		return wait, true
+	}
+	return parseDuration(value)
 })
 
 // moment is the form of most servers: a number of seconds, a time since 1970 in any unit, a
 // date, or a duration.
 var moment = longest(func(value string, h http.Header, now time.Time) (time.Duration, bool) {
-	for unit := time.Second; unit >= time.Microsecond; unit /= 1000 {
+	value, _, _ = strings.Cut(value, ";") // what follows is no wait
+	value = strings.Trim(value, `" `)
+	if strings.Contains(value, "e") && strings.Trim(value, "0123456789.e+") == "" { // as Go prints large floats
+		if f, err := strconv.ParseFloat(value, 64); err == nil {
+			value = strconv.FormatFloat(f, 'f', -1, 64)
+		}
+	}
+	for unit := time.Second; unit > 0; unit /= 1000 {
 		if since, _ := parseDecimal(value, unit); isInstant(since) {
 			return until(time.Unix(0, int64(since)), h, now), true
 		}
@@ -77,33 +93,115 @@ var moment = longest(func(value string, h http.Header, now time.Time) (time.Dura
 	if wait, ok := parseDecimal(value, time.Second); ok {
 		return wait, true
 	}
-	date, _, _ := strings.Cut(value, " (") // JavaScript adds the name of the zone
-	if at, ok := parseDate(date, layouts...); ok {
+	if at, ok := parseInstant(value); ok {
 		return until(at, h, now), true
 	}
-	wait, err := time.ParseDuration(units.Replace(strings.ToLower(value)))
-	return max(0, wait), err == nil && wait >= 0
+	return parseDuration(value)
 })
 
 // isInstant reports whether t counts from 1970: nobody asks for a wait of 32 years.
 func isInstant(t time.Duration) bool { return t > 1_000_000_000*time.Second && t < math.MaxInt64 }
 
-// layouts are those of dates, besides the layouts of HTTP. A date without a zone is in UTC.
+// layouts are those of dates, besides those of HTTP, once parseInstant has brought them into
+// one shape.
 var layouts = []string{
-	time.RFC3339, "2006-01-02T15:04:05Z0700", "2006-01-02T15:04:05",
-	"2006-01-02 15:04:05", "2006-01-02 15:04:05Z07:00", "2006-01-02 15:04:05 -0700", "2006-01-02 15:04:05 UTC",
-	time.RFC1123Z, "Mon, 02 Jan 2006 15:04:05 UTC", "Mon Jan 02 2006 15:04:05 GMT-0700",
+	"2006-01-02 15:04:05-0700", "2006-01-02 15:04-0700", "20060102 150405-0700", "20060102 1504-0700",
+	"2 Jan 2006 15:04:05-0700", "2 Jan 2006 15:04-0700", "2-Jan-2006 15:04:05-0700",
+	"Jan 2 2006 15:04:05-0700", "Jan 2 15:04:05 2006-0700",
 }
 
-// units makes a duration with units, such as 30 seconds, one of package time.
-var units = strings.NewReplacer(" ", "", "milliseconds", "ms", "seconds", "s", "second", "s", "secs", "s", "sec", "s",
-	"minutes", "m", "minute", "m", "mins", "m", "min", "m", "hours", "h", "hour", "h")
+// parseInstant parses a date as programs print it: of HTTP, ISO 8601, databases, JavaScript
+// and so on. A date without a zone is in UTC, and a zone is an offset, UTC, GMT or Z.
+func parseInstant(s string) (time.Time, bool) {
+	s, _, _ = strings.Cut(s, " (") // JavaScript adds the name of the zone
+	if at, ok := parseDate(s); ok || len(s) > longestDate {
+		return at, ok
+	}
+	words := strings.Fields(zones.Replace(strings.ToUpper(s)))
+	if len(words) > 1 && isDay(strings.TrimSuffix(words[0], ",")) {
+		words = words[1:]
+	}
+	date := strings.TrimSuffix(strings.Join(words, " "), "Z")
+	if len(date) > 4 && date[4] == '/' {
+		date = strings.ReplaceAll(date, "/", "-")
+	}
+	if len(date) > 10 && (date[8] == 'T' || date[10] == 'T') {
+		date = strings.Replace(date, "T", " ", 1)
+	}
+	zone := "+0000"
+	if i := strings.LastIndexAny(date, "+-"); i > 10 && strings.Contains(date[:i], ":") {
+		date, zone = strings.TrimSuffix(date[:i], " "), strings.ReplaceAll(date[i:], ":", "")
+		if len(zone) == len("+00") {
+			zone += "00"
+		}
+	}
+	for _, layout := range layouts {
+		if at, err := time.Parse(layout, date+zone); err == nil {
+			return at, true
+		}
+	}
+	return time.Time{}, false
+}
+
+var zones = strings.NewReplacer("UTC", " ", "GMT", " ")
+
+// parseDuration parses numbers with units, such as 1h30m, 30 seconds or PT30S, or a time such
+// as 00:01:30.
+func parseDuration(s string) (sum time.Duration, ok bool) {
+	s = strings.ToLower(s)
+	if at, err := time.Parse("15:04:05", s); err == nil {
+		return at.Sub(at.Truncate(24 * time.Hour)), true
+	}
+	rest, iso := strings.CutPrefix(s, "p")
+	if iso {
+		days, clock, _ := strings.Cut(rest, "t")
+		if strings.Trim(days, "0123456789d") != "" {
+			return 0, false // months and years have no length
+		}
+		rest = days + clock
+	}
+	for rest = strings.Trim(rest, " "); rest != ""; rest = strings.TrimLeft(rest, " ") {
+		rest = strings.TrimPrefix(rest, "and ")
+		number := rest[:len(rest)-len(strings.TrimLeft(rest, "0123456789."))]
+		rest = strings.TrimLeft(rest[len(number):], " ")
+		word := rest[:len(rest)-len(strings.TrimLeft(rest, "abcdefghijklmnopqrstuvwxyzµ"))]
+		if iso {
+			word = rest[:min(1, len(rest))]
+		}
+		rest = strings.TrimPrefix(rest[len(word):], ".")
+		part, valid := parseDecimal(number, units[word])
+		if !valid {
+			return 0, false
+		}
+		if sum += part; sum < 0 {
+			sum = math.MaxInt64
+		}
+	}
+	return sum, s != ""
+}
+
+// units are those of durations.
+var units = map[string]time.Duration{}
+
+func init() {
+	for unit, names := range map[time.Duration]string{
+		time.Nanosecond: "ns", time.Microsecond: "us µs", time.Millisecond: "ms msec msecs millis millisecond milliseconds",
+		time.Second: "s sec secs second seconds", time.Minute: "m min mins minute minutes",
+		time.Hour: "h hr hrs hour hours", 24 * time.Hour: "d day days",
+	} {
+		for name := range strings.FieldsSeq(names) {
+			units[name] = unit
+		}
+	}
+}
 
 // isSpent reports whether lines, of numbers, say that nothing is left of a limit.
 func isSpent(lines []string) (spent, ok bool) {
 	for _, line := range lines {
 		for value := range strings.SplitSeq(line, ",") {
-			number, below := strings.CutPrefix(strings.Trim(value, " \t"), "-")
+			number, below := strings.CutPrefix(strings.Trim(value, "\" \t"), "-")
+			number, _, _ = strings.Cut(number, ";") // what follows says of what
+			number, _, _ = strings.Cut(number, "/")
 			if left, valid := parseDecimal(number, time.Second); valid {
 				spent, ok = spent || below || left < time.Second, true
 			}
@@ -115,19 +213,25 @@ func isSpent(lines []string) (spent, ok bool) {
 // parseDecimal parses 1*DIGIT with an optional fraction, in units of unit. It
 // rounds up, so that the wait is never too short.
 func parseDecimal(s string, unit time.Duration) (time.Duration, bool) {
+	if unit == 0 {
+		return 0, false
+	}
 	whole, fraction, pointed := strings.Cut(s, ".")
 	if whole == "" || pointed && fraction == "" {
 		return 0, false
 	}
 	most, scale := math.MaxInt64/unit, unit
 	var n, part time.Duration
+	over := false // the longest duration; the rest must be digits nevertheless
 	for _, c := range []byte(whole) {
 		if c < '0' || c > '9' {
 			return 0, false
 		}
-		// Saturate beyond the longest duration, but keep checking that the rest are
-		// digits.
-		n = min(n*10+time.Duration(c-'0'), most+1)
+		if digit := time.Duration(c - '0'); over || n > (most-digit)/10 {
+			over = true
+		} else {
+			n = n*10 + digit
+		}
 	}
 	below := time.Duration(0) // 1 if something is less than a nanosecond
 	for _, c := range []byte(fraction) {
@@ -140,7 +244,7 @@ func parseDecimal(s string, unit time.Duration) (time.Duration, bool) {
 			below = 1
 		}
 	}
-	if part += below; n > most || n == most && part > 0 {
+	if part += below; over || n == most && part > 0 {
 		return math.MaxInt64, true
 	}
 	return n*unit + part, true //nolint:durationcheck // n is a count
@@ -157,18 +261,16 @@ func until(at time.Time, h http.Header, now time.Time) time.Duration {
 	return max(0, at.Sub(now))
 }
 
-// parseDate parses a date of HTTP or one of the layouts. It doesn't look at a longer text:
-// package time copies what it can't parse, and there may be many instants to compare with
-// one Date.
-func parseDate(s string, layouts ...string) (time.Time, bool) {
-	const longest = 64
-	if len(s) > longest {
+// longestDate is longer than any date. Package time copies what it can't parse, and there may
+// be many instants to compare with one Date.
+const longestDate = 64
+
+// parseDate parses a date of HTTP.
+func parseDate(s string) (time.Time, bool) {
+	if len(s) > longestDate {
 		return time.Time{}, false
 	}
 	at, err := http.ParseTime(s)
-	for i := 0; err != nil && i < len(layouts); i++ {
-		at, err = time.Parse(layouts[i], s)
-	}
 	return at, err == nil
 }
 

@@ -104,13 +104,27 @@ func TestDialects_Wait(t *testing.T) {
 		{"Retry-After, a decimal", "", header("Retry-After: 1.5"), 1500 * time.Millisecond},
 		{"Retry-After, a unit", "", header("Retry-After: 90s"), 90 * time.Second},
 		{"Retry-After, a unit as a word", "", header("Retry-After: 2 Minutes"), 2 * time.Minute},
-		{"Retry-After, units", "", header("Retry-After: 1 hour 2 min 3 sec"), time.Hour + 2*time.Minute + 3*time.Second},
+		{"Retry-After, units", "", header("Retry-After: 1 hour 2 min 3 sec."), time.Hour + 2*time.Minute + 3*time.Second},
 		{"Retry-After, since 1970", "", header("Retry-After: 1767323050"), 5 * time.Second},
 		{"Retry-After, since 1970, long past", "", header("Retry-After: 1600000000"), 0},
 		{"Retry-After, another zone", "", header("Retry-After: Fri, 02 Jan 2026 04:04:50 +0100"), 45 * time.Second},
 		{"Retry-After, an age", "", header("Retry-After: 30", "Age: 20", "Date: Fri, 02 Jan 2026 03:03:45 GMT"), 30 * time.Second},
 		{"Retry-After, an aged date", "", header("Retry-After: Fri, 02 Jan 2026 03:04:15 GMT", "Age: 20", "Date: Fri, 02 Jan 2026 03:03:45 GMT"), 10 * time.Second},
 		{"Retry-After, an age that is none", "", header("Retry-After: Fri, 02 Jan 2026 03:04:15 GMT", "Age: -20", "Date: Fri, 02 Jan 2026 03:03:45 GMT"), 30 * time.Second},
+		{"Retry-After, a word between two", "", header("Retry-After: 10, now, 120"), 2 * time.Minute},
+		{"Retry-After, a word that ends as a day does", "", header("Retry-After: someday, 120"), 2 * time.Minute},
+		{"Retry-After, in quotes, with a comment", "", header(`Retry-After: "120"; reason=quota`), 2 * time.Minute},
+		{"Retry-After, units with a word", "", header("Retry-After: 1 minute and 30 seconds"), 90 * time.Second},
+		{"Retry-After, days", "", header("Retry-After: 1 day 1h"), 25 * time.Hour},
+		{"Retry-After, a duration of ISO 8601", "", header("Retry-After: PT1M30.5S"), 90500 * time.Millisecond},
+		{"Retry-After, days of ISO 8601", "", header("Retry-After: P1DT2H"), 26 * time.Hour},
+		{"Retry-After, a float of Go", "", header("Retry-After: 1.2e+03"), 20 * time.Minute},
+		{"Retry-After, since 1970, a float of Go", "", header("Retry-After: 1.76732305e+09"), 5 * time.Second},
+		{"Retry-After, more than any float", "", header("Retry-After: 1e999, e, 1e"), 0},
+		{"Retry-After, a time", "", header("Retry-After: 00:01:30"), 90 * time.Second},
+		{"Retry-After, too many days", "", header("Retry-After: 106751 days 24 hours"), forever},
+		{"Retry-After, words", "", header("Retry-After: a minute, 5 apples, 1:30, 30 seconds or so, P1M, s"), 0},
+		{"Retry-After, since 1970, nanoseconds", "", header("Retry-After: 1767323050250000000"), 5250 * time.Millisecond},
 
 		{"milliseconds joined", "retry-after-ms", header("Retry-After-Ms: 200, 1500"), 1500 * time.Millisecond},
 		{"since 1970, milliseconds", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 1767323050250"), 5250 * time.Millisecond},
@@ -126,6 +140,20 @@ func TestDialects_Wait(t *testing.T) {
 		{"a date without a zone", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 2026-01-02T03:04:35"), 30 * time.Second},
 		{"a date of a database", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 2026-01-02 03:04:35"), 30 * time.Second},
 		{"a date of Ruby", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 2026-01-02 04:04:35 +0100"), 30 * time.Second},
+		{"an instant without seconds", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 2026-01-02T03:05Z"), 55 * time.Second},
+		{"without seconds, with a zone", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 2026-01-02 04:05+01"), 55 * time.Second},
+		{"an instant of Go", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 2026-01-02 04:04:35.5 +0100 UTC"), 30500 * time.Millisecond},
+		{"an instant without separators", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 20260102T030435Z"), 30 * time.Second},
+		{"an instant of a log", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 2026/01/02 03:04:35"), 30 * time.Second},
+		{"an instant of date(1)", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: Fri Jan  2 03:04:35 UTC 2026"), 30 * time.Second},
+		{"an instant of a cookie", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: Fri, 2-Jan-2026 03:04:35 GMT"), 30 * time.Second},
+		{"an instant of a mail", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 2 Jan 2026 04:04:35 +01:00"), 30 * time.Second},
+		{"an instant in small letters", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 2026-01-02t03:04:35z"), 30 * time.Second},
+		{"an instant in a zone with a name", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 2026-01-02 03:04:35 PST"), 0},
+		{"zones that are none", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 2026-01-02 03:04:35+, 2026-01-02 03:04:35+5"), 0},
+		{"milliseconds with a unit", "retry-after-ms", header("Retry-After-Ms: 2s"), 2 * time.Second},
+		{"left of how many", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0/100", "X-RateLimit-Reset: 30"), 30 * time.Second},
+		{"left in a window", "x-ratelimit-reset", header("X-RateLimit-Remaining: 5;w=1, 0;w=60", "X-RateLimit-Reset: 30"), 30 * time.Second},
 		{"a date of JavaScript", "x-ratelimit-reset",
 			header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: Fri Jan 02 2026 04:04:35 GMT+0100 (Central European Standard Time)"), 30 * time.Second},
 		{"hyphens", "x-ratelimit-reset", header("X-Rate-Limit-Remaining: 0", "X-Rate-Limit-Reset: 1767323050"), 5 * time.Second},
@@ -210,6 +238,8 @@ func TestDialects_LeastWait(t *testing.T) {
 	github := list("github")
 	assert.Equal(t, time.Minute, github.Wait(http.StatusTooManyRequests, header(), time.Now()))
 	assert.Zero(t, github.Wait(http.StatusServiceUnavailable, header(), time.Now()))
+	assert.Equal(t, time.Minute, github.Wait(http.StatusForbidden, header("X-RateLimit-Remaining: 0"), time.Now()))
+	assert.Zero(t, github.Wait(http.StatusForbidden, header("X-RateLimit-Remaining: 1"), time.Now()))
 }
 
 // Only a 429 is itself a word about a limit.
@@ -241,6 +271,15 @@ func TestDialects_Unread(t *testing.T) {
 	}
 }
 
+// Some limits are those of all requests.
+func TestDialects_Global(t *testing.T) {
+	for _, field := range []string{"X-RateLimit-Global: true", "X-RateLimit-Scope: global"} {
+		assert.True(t, list("github,discord").Global(header(field)))
+		assert.False(t, list("github").Global(header(field)))
+	}
+	assert.False(t, list("discord").Global(header("X-RateLimit-Global: false", "X-RateLimit-Scope: user")))
+}
+
 //retrip:promise P8
 func TestDialects_Verdict(t *testing.T) {
 	tested := map[string]bool{}
@@ -256,9 +295,9 @@ func TestDialects_Verdict(t *testing.T) {
 		{"anthropic", 529, header("x-should-retry: perhaps"), dialect.Silent},
 		{"anthropic", 409, header("x-should-retry: True"), dialect.Retry},
 		{"stripe", 429, header("Stripe-Should-Retry: false"), dialect.Stop},
-		{"github", 403, header("X-RateLimit-Remaining: 0"), dialect.Retry},
-		{"github", 403, header("X-RateLimit-Remaining: -1"), dialect.Retry},
-		{"github", 403, header("Retry-After: 60"), dialect.Retry},
+		{"github", 403, header("X-RateLimit-Remaining: 0"), dialect.Throttle},
+		{"github", 403, header("X-RateLimit-Remaining: -1"), dialect.Throttle},
+		{"github", 403, header("Retry-After: 60"), dialect.Throttle},
 		{"github", 403, header("X-RateLimit-Remaining: 10"), dialect.Silent},
 		{"github", 404, header("X-RateLimit-Remaining: 0"), dialect.Silent},
 		{"azure", 503, header("x-should-retry: false"), dialect.Stop},

@@ -81,6 +81,8 @@ func (j *journey) classify() {
 		switch j.r.Dialects.Verdict(o.Status, header) {
 		case dialect.Retry:
 			o.Verdict = decide.Retryable
+		case dialect.Throttle:
+			o.Verdict, o.OfRate = decide.Retryable, true
 		case dialect.Stop:
 			// The header forbids a retry but doesn't make the response a success.
 			o.Forbidden = true
@@ -92,20 +94,20 @@ func (j *journey) classify() {
 	if j.r.Retryable(o) {
 		o.Canceled = j.gone() != nil
 		if j.r.Dialects != nil || header["Retry-After"] != nil {
-			o.RetryAfter = j.word(o.Status, header)
+			j.hear(o.Status, header)
 		}
 	}
 }
 
-// word returns the wait that a response with the status and header asks for.
-func (j *journey) word(status int, header http.Header) time.Duration {
-	now := time.Now()
+// hear adds to the outcome the wait that a response with the status and header asks for.
+func (j *journey) hear(status int, header http.Header) {
+	o, now := &j.event.Outcome, time.Now()
 	if j.env.Logger != nil {
 		if name, lines := j.r.Dialects.Unread(header, now); name != "" {
 			j.tellUnread(status, name, lines)
 		}
 	}
-	return j.r.Dialects.Wait(status, header, now)
+	o.RetryAfter, o.OfAll = j.r.Dialects.Wait(status, header, now), j.r.Dialects.Global(header)
 }
 
 // classifyFailure completes the outcome of an attempt that has failed with err. came is a
@@ -124,7 +126,8 @@ func (j *journey) classifyFailure(came *http.Response, err error) {
 	o.Hopeless = j.faulty()
 	if l.broken == nil {
 		o.Resent = errors.Is(err, attempt.ErrHiddenSends)
-		o.Hopeless = o.Hopeless || fault.Hopeless(j.req, err, j.env.Inner) || l.refusedByCaller()
+		o.Hopeless = o.Hopeless || fault.Hopeless(j.req, err, j.env.Inner) || l.refusedByCaller() ||
+			l.first(j.env.Base) && fault.NotHTTP(err)
 		o.Idempotent = o.Idempotent || l.neverProcessed(j.env.Inner)
 	}
 	if j.r.Classifies {
@@ -139,8 +142,11 @@ func (j *journey) classifyFailure(came *http.Response, err error) {
 	}
 	// What the server said about retries holds, though its body broke or it came too late.
 	o.Lost = came.StatusCode
-	o.Forbidden = o.Verdict == decide.ByRule && j.r.Dialects.Verdict(o.Lost, came.Header) == dialect.Stop
-	o.RetryAfter = j.word(o.Lost, came.Header)
+	if o.Verdict == decide.ByRule {
+		said := j.r.Dialects.Verdict(o.Lost, came.Header)
+		o.Forbidden, o.OfRate = said == dialect.Stop, said == dialect.Throttle
+	}
+	j.hear(o.Lost, came.Header)
 	if l.resp == nil {
 		j.forget(came)
 	}
@@ -231,6 +237,13 @@ func (l *last) neverProcessed(inner func(error) (fault.Inner, bool)) bool {
 		return fault.NeverProcessed(l.err, 0, false, inner)
 	}
 	return a.NeverSent() || fault.NeverProcessed(l.err, a.Processable(), a.Sent(), inner)
+}
+
+// first reports whether what has arrived is the first to arrive over a connection: to the
+// server or, if the attempt got none, to a proxy.
+func (l *last) first(base http.RoundTripper) bool {
+	a := l.attempt
+	return a != nil && (a.Fresh() || a.Sends() == 0 && isNetHTTP(base))
 }
 
 // unsent reports whether the error of the attempt proves that nothing was sent: there

@@ -4,22 +4,28 @@
 package fault
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"reflect"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/retrip/retrip/internal/syntax"
 )
 
-// Hopeless reports whether no further attempt can fix err: the request is
-// malformed, the server is not who it claims to be, refuses the handshake, speaks
-// or demands another protocol, or the host name doesn't exist.
+// Hopeless reports whether no further attempt can fix err: the request is malformed, the
+// host name doesn't exist, a proxy, the server or the client itself refuses the connection,
+// or the port speaks or demands another protocol.
 func Hopeless(req *http.Request, err error, read Reader) bool {
 	return incurable(err, read) || Malformed(req, err)
 }
@@ -37,14 +43,15 @@ func incurable(err error, read Reader) bool {
 			return inner.Hopeless
 		}
 		switch e := err.(type) {
-		case *tls.CertificateVerificationError, *net.AddrError:
+		case tunnelRefused, *tls.CertificateVerificationError, *tls.ECHRejectionError, *net.AddrError, net.UnknownNetworkError,
+			x509.UnknownAuthorityError, x509.HostnameError, x509.CertificateInvalidError:
 			return true
 		case *net.DNSError:
 			return e.IsNotFound && !e.IsTemporary && !e.IsTimeout
 		case tls.RecordHeaderError:
 			return e.Conn != nil // the server's first bytes weren't those of TLS
 		case *net.OpError:
-			if e.Op == "remote error" && isVerdict(e.Err) {
+			if refusedOp(e) {
 				return true
 			}
 			err = e.Err
@@ -53,7 +60,7 @@ func incurable(err error, read Reader) bool {
 		case interface{ Unwrap() []error }:
 			return slices.ContainsFunc(e.Unwrap(), func(err error) bool { return incurable(err, read) })
 		default:
-			return refusedForm(err) || refusedForm(streamCause(err)) || ofHTTP2(err, http11Required)
+			return refusedByText(err) || refusedByText(streamCause(err)) || ofHTTP2(err, http11Required) || ofHTTP2(err, inadequateSecurity)
 		}
 	}
 	return false
@@ -74,6 +81,26 @@ func isVerdict(alert error) bool {
 	return v.Kind() == reflect.Uint8 && slices.Contains(verdicts, v.Uint())
 }
 
+// refusedOp reports whether op is a refusal by a server, a SOCKS proxy or the system, and
+// not a failure on the way.
+func refusedOp(op *net.OpError) bool {
+	switch {
+	case op.Op == "remote error":
+		return isVerdict(op.Err)
+	case op.Op == "socks connect":
+		text := plainText(op.Err)
+		reply, replied := strings.CutPrefix(text, "unknown error ")
+		return replied && slices.Contains(socksRefusals, reply) || !replied && text != "" && !is(op.Err, io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe)
+	case op.Op == "dial" && op.Net == "unix":
+		return is(op.Err, fs.ErrPermission, syscall.EINVAL) // EINVAL: the name is too long
+	}
+	return false
+}
+
+// socksRefusals are the replies of a SOCKS proxy (RFC 1928 §6) that don't tell of a failure
+// behind it.
+var socksRefusals = []string{"connection not allowed by ruleset", "command not supported", "address type not supported"}
+
 // streamCause returns why net/http has ended the HTTP/2 stream of err, or nil.
 func streamCause(err error) error {
 	v := reflect.ValueOf(err)
@@ -84,21 +111,84 @@ func streamCause(err error) error {
 	return cause
 }
 
-// refusedForm reports whether err is an untyped net/http error which says that
-// HTTP/2 can't carry the request, that the proxy requires authentication, or that the
-// client can't take the response.
-func refusedForm(err error) bool {
+// refusedByText reports whether err has only a text, which tells a refusal.
+func refusedByText(err error) bool {
 	text := plainText(err)
-	return text == http.StatusText(http.StatusProxyAuthRequired) ||
-		slices.ContainsFunc(formTexts, func(begin string) bool { return strings.HasPrefix(text, begin) })
+	return slices.ContainsFunc(refusals, func(begin string) bool { return strings.HasPrefix(text, begin) }) || text != "" && refusedCONNECT(text)
 }
 
-var formTexts = []string{
+// refusals are the beginnings of untyped errors that say that HTTP/2 can't carry the request,
+// that the client can't take the response, that it refuses the server's handshake, or that the
+// environment names no proxy.
+var refusals = []string{
 	"invalid request :path ", "invalid Upgrade request header: ", "invalid Transfer-Encoding request header: ",
 	"invalid Connection request header: ", "invalid Host header",
 	"request header list larger than peer's advertised limit",
 	"net/http: server response headers exceeded ", "http2: response header list larger than advertised limit",
-	`malformed HTTP response "\x15\x03`, // an alert of TLS
+	"tls: ", "invalid proxy address ",
+	// Other protocols, as a plain attempt can tell them: a response over HTTP/1 to HTTP/2, and
+	// to HTTP/1 an alert of TLS, a frame of HTTP/2 or a greeting of SSH.
+	"http2: frame too large", notHTTP + `response "\x15\x03`, notHTTP + `response "\x00\x00`, notHTTP + `response "SSH-`,
+	notHTTP + `status code "Debian-`, notHTTP + `status code "Ubuntu-`,
+}
+
+const notHTTP = "malformed HTTP "
+
+// NotHTTP reports whether err says that something other than a response has arrived, or the
+// beginning of one. If it is the first to arrive over a connection, the port speaks another
+// protocol. Later, it may be the rest of another response.
+func NotHTTP(err error) bool {
+	for ; err != nil; err = errors.Unwrap(err) {
+		what, begins := strings.CutPrefix(plainText(err), notHTTP)
+		if what, value, ok := strings.Cut(what, ` "`); begins && ok {
+			value = strings.TrimSuffix(value, `"`)
+			switch what {
+			case "response":
+				return !strings.HasPrefix("HTTP/", value[:min(len(value), len("HTTP/"))])
+			case "status code":
+				return strings.Trim(value, "0123456789") != ""
+			}
+			return true
+		}
+	}
+	return false
+}
+
+// refusesTunnel reports whether a proxy that answers CONNECT with the status refuses the tunnel,
+// and asks for no other attempt.
+func refusesTunnel(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusMisdirectedRequest, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	}
+	return status > http.StatusOK && status < http.StatusInternalServerError
+}
+
+// refusedCONNECT reports whether text, that of net/http's error after a CONNECT, is the phrase
+// of a status by which a proxy refuses the tunnel. The error has no other trace of the status.
+func refusedCONNECT(text string) bool {
+	text, _, _ = strings.Cut(text, " (") // some say more
+	for status := http.StatusOK; status < http.StatusInternalServerError; status++ {
+		if refusesTunnel(status) && strings.EqualFold(text, http.StatusText(status)) {
+			return true
+		}
+	}
+	return text == "Not Allowed" // nginx, for 405
+}
+
+// tunnelRefused is net/http's error after a CONNECT that a proxy has refused, with a type.
+type tunnelRefused string
+
+func (e tunnelRefused) Error() string { return string(e) }
+
+// OnProxyConnect is for http.Transport.OnProxyConnectResponse: it tells a refusal by its status,
+// whatever the phrase.
+func OnProxyConnect(_ context.Context, _ *url.URL, _ *http.Request, resp *http.Response) error {
+	if !refusesTunnel(resp.StatusCode) {
+		return nil
+	}
+	_, text, _ := strings.Cut(resp.Status, " ")
+	return tunnelRefused(cmp.Or(text, "unknown status code"))
 }
 
 // Malformed reports whether err is that of net/http for a request that it refuses to

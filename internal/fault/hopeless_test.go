@@ -225,20 +225,3 @@ func TestHopeless_ErrorOfATunnel(t *testing.T) {
 type tunnel struct{ net.Conn }
 
 func (tunnel) Read([]byte) (int, error) { return 0, errors.New("tunnel: session shutdown") }
-
-// A proxy that requires a password isn't asked again without one.
-//
-//retrip:promise P8
-func TestHopeless_ProxyWantsAPassword(t *testing.T) {
-	for status, want := range map[int]int{http.StatusProxyAuthRequired: 1, http.StatusBadGateway: 4} {
-		play.Bubble(t, fmt.Sprint(status), func(t *testing.T) {
-			handler, asked := play.Flaky(100, status, nil)
-			s := memhttp.NewServer(t, memhttp.HTTP1, handler)
-			base := s.Transport()
-			proxied(base, s.URL)
-			err := testenv.Try(&retrip.Transport{Base: base, Policy: play.Steady}, play.MustRequest(t, "GET", "https://example.com/", nil))
-			assert.Error(t, err)
-			assert.EqualValues(t, want, asked.Load())
-		})
-	}
-}

@@ -112,11 +112,12 @@ func AsksForCalm(err error) bool {
 
 // Codes of errors of HTTP/2 (RFC 9113 §7), and their names.
 const (
-	enhanceYourCalm = 0xb
-	http11Required  = 0xd
+	enhanceYourCalm    = 0xb
+	inadequateSecurity = 0xc
+	http11Required     = 0xd
 )
 
-var codeNames = map[uint64]string{enhanceYourCalm: "ENHANCE_YOUR_CALM", http11Required: "HTTP_1_1_REQUIRED"}
+var codeNames = map[uint64]string{enhanceYourCalm: "ENHANCE_YOUR_CALM", inadequateSecurity: "INADEQUATE_SECURITY", http11Required: "HTTP_1_1_REQUIRED"}
 
 // ofHTTP2 reports whether err itself is an RST_STREAM or GOAWAY with the code. For a GOAWAY
 // before the first stream of a connection, net/http's error has only a text.

@@ -333,12 +333,6 @@ func TestRefused_NoRefusal(t *testing.T) {
 			base.DialTLSContext = (&tls.Dialer{Config: base.TLSClientConfig}).DialContext
 		},
 		"CONNECT fails, net/http's handshake": badGateway,
-		"the answer isn't HTTP": func(_ *testing.T, base *http.Transport) {
-			base.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-				c, err := dial(ctx, network, addr)
-				return gibberish{c}, err
-			}
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -364,12 +358,6 @@ type slowHandshake struct{}
 
 func (slowHandshake) Error() string { return "the handshake takes too long" }
 func (slowHandshake) Timeout() bool { return true }
-
-// gibberish is a connection on which something other than HTTP arrives.
-type gibberish struct{ net.Conn }
-
-func (gibberish) Write(p []byte) (int, error) { return len(p), nil }
-func (gibberish) Read(p []byte) (int, error)  { return copy(p, "SSH-2.0-x\r\n\r\n"), nil }
 
 // The hooks of the caller run as often as without retrip, whether or not retrip
 // watches the handshakes.

@@ -88,10 +88,16 @@ func checkName(name string, bracketed bool) error {
 		return errors.New("a name may have at most 253 bytes")
 	case strings.HasPrefix(name, ".") || strings.Contains(name+".", ".."):
 		return errors.New("a label of the name is empty")
-	case strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f || strings.ContainsRune("\"%<>[]^`{|}*", r) }):
-		return errors.New("the name contains a character that no host name may contain")
+	case strings.ContainsFunc(name, isForbidden):
+		return errForbidden
 	}
 	return nil
+}
+
+var errForbidden = errors.New("the name contains a character that no host name may contain")
+
+func isForbidden(r rune) bool {
+	return r <= ' ' || r == 0x7f || strings.ContainsRune("\"%<>[]^`{|}*", r)
 }
 
 // ParsePattern parses a key of Transport.Hosts into a name and a port, which are
@@ -129,7 +135,9 @@ func ParsePattern(pattern string) (name, port string, err error) {
 	if pattern[0] == '[' {
 		return spell(name), port, nil
 	}
-	name = undotted(name)
+	if name = undotted(name); strings.ContainsFunc(strings.ReplaceAll(name, "*", ""), isForbidden) {
+		return "", "", errForbidden
+	}
 	if rest, ok := strings.CutPrefix(name, "*"); ok {
 		if len(rest) < 2 || rest[0] != '.' {
 			return "", "", errors.New(`a pattern for many hosts must be "*." and a suffix, such as "*.example.com"; for all hosts, use Policy`)
@@ -139,6 +147,9 @@ func ParsePattern(pattern string) (name, port string, err error) {
 		}
 		if strings.Contains(rest+".", "..") {
 			return "", "", errors.New("a label of the name is empty")
+		}
+		if strings.Trim(rest[strings.LastIndexByte(rest, '.')+1:], "0123456789") == "" {
+			return "", "", errors.New("no host is below an IP address: list the addresses one by one")
 		}
 		return name, port, nil
 	}

@@ -142,6 +142,10 @@ func (l *Line) set(word string) (err error) {
 		o.Verdict = decide.Final
 	case "unprocessed":
 		o.Verdict = decide.Unprocessed
+	case "throttle":
+		o.Verdict = decide.Throttle
+	case "global":
+		o.OfAll = true
 	default:
 		o.Status, err = strconv.Atoi(word)
 	}

@@ -92,9 +92,11 @@ func (w *world) policyOf(p Policy) retrip.Policy {
 	}
 	switch p.Classify {
 	case RetriesTeas:
-		q.Classify = classify(func(resp *http.Response) retrip.Verdict { return teas(resp, true) })
+		q.Classify = classify(func(resp *http.Response) retrip.Verdict { return teas(resp, retrip.Retryable) })
+	case ThrottlesTeas:
+		q.Classify = classify(func(resp *http.Response) retrip.Verdict { return teas(resp, retrip.Throttled) })
 	case FinalTeas:
-		q.Classify = classify(func(resp *http.Response) retrip.Verdict { return teas(resp, false) })
+		q.Classify = classify(func(resp *http.Response) retrip.Verdict { return teas(resp, retrip.Final) })
 	case PeeksAtStart:
 		q.Classify = classify(func(resp *http.Response) retrip.Verdict {
 			if resp != nil && resp.StatusCode == http.StatusOK {
@@ -119,13 +121,9 @@ func classify(f func(*http.Response) retrip.Verdict) func(*http.Request, *http.R
 	}
 }
 
-func teas(resp *http.Response, retry bool) retrip.Verdict {
-	switch {
-	case resp == nil:
-	case retry && resp.StatusCode == http.StatusTeapot:
-		return retrip.Retryable
-	case !retry && (resp.StatusCode == http.StatusTeapot || resp.Header.Get("World-Final") != ""):
-		return retrip.Final
+func teas(resp *http.Response, verdict retrip.Verdict) retrip.Verdict {
+	if resp != nil && (resp.StatusCode == http.StatusTeapot || verdict == retrip.Final && resp.Header.Get("World-Final") != "") {
+		return verdict
 	}
 	return retrip.ByRule
 }

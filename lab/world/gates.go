@@ -38,7 +38,7 @@ func (c *client) gate(host string, tenant int) {
 		p := r.effective()
 		mine := !p.Keyed || r.id/10%2 == tenant
 		for _, a := range r.arrivals {
-			if a.status == http.StatusServiceUnavailable || a.status == http.StatusTooManyRequests && mine {
+			if a.status == http.StatusServiceUnavailable || mine && throttled(p, a.status, nil, a.word > 0) {
 				refused = append(refused, a.sent)
 			}
 			named = max(named, a.word)
@@ -80,8 +80,8 @@ func (q *queuing) accepted() bool {
 	if !q.sent || q.r.hostile || q.r.err != nil || len(q.r.arrivals) == 0 {
 		return false
 	}
-	status := q.r.arrivals[0].status
-	return status != 0 && status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable
+	a := q.r.arrivals[0]
+	return a.status != 0 && a.status != http.StatusServiceUnavailable && !throttled(q.r.effective(), a.status, nil, a.word > 0)
 }
 
 // overtaken checks that nobody passes q but as a probe: one goes after each refusal, and
@@ -116,7 +116,7 @@ func (c *client) overtaken(q queuing, all []queuing, refused []time.Duration, ho
 
 // refused reports whether e is a refusal that names a wait.
 func (e event) refused() bool {
-	return e.hook == "Retry" && e.FromServer && e.Err == nil && (e.StatusCode == http.StatusTooManyRequests || e.StatusCode == http.StatusServiceUnavailable) && cmp.Or(e.Header.Get("Retry-After"), "0") != "0"
+	return e.hook == "Retry" && e.FromServer && e.Err == nil && (e.Reason == retrip.ReasonThrottled || e.StatusCode == http.StatusServiceUnavailable) && cmp.Or(e.Header.Get("Retry-After"), "0") != "0"
 }
 
 // queuing returns r as its gate sees it.

@@ -75,7 +75,7 @@ func (r *roundTrip) repeatable(p Policy) bool {
 // retryable reports whether a response is one that the policy retries.
 func retryable(p Policy, status int, h http.Header) bool {
 	switch p.Classify {
-	case RetriesTeas:
+	case RetriesTeas, ThrottlesTeas:
 		if status == http.StatusTeapot {
 			return true
 		}
@@ -89,6 +89,9 @@ func retryable(p Policy, status int, h http.Header) bool {
 	}) {
 		return true
 	}
+	if githubs(p, status, h) {
+		return true
+	}
 	switch {
 	case slices.Contains(p.Unprocessed, status), slices.Contains(p.RetryOn, status):
 		return true
@@ -98,8 +101,30 @@ func retryable(p Policy, status int, h http.Header) bool {
 	return status >= 500 || status == http.StatusTooManyRequests
 }
 
+// githubs reports whether a response is a refusal in GitHub's words.
+func githubs(p Policy, status int, h http.Header) bool {
+	return status == http.StatusForbidden && slices.Contains(p.Dialects, "github") && !strings.EqualFold(h.Get("X-Should-Retry"), "false") && (h.Get("X-Ratelimit-Remaining") == "0" || h.Get("Retry-After") != "")
+}
+
+// throttled reports whether a response that is retried, and names a wait if names is true, is a
+// refusal for the rate of requests.
+func throttled(p Policy, status int, h http.Header, names bool) bool {
+	switch status {
+	case http.StatusTooManyRequests:
+		return true
+	case http.StatusTeapot:
+		return names || p.Classify == ThrottlesTeas
+	case http.StatusNotFound, http.StatusConflict, http.StatusMisdirectedRequest:
+		return false
+	}
+	return githubs(p, status, h) || names && (status/100 == 4 || status == http.StatusServiceUnavailable)
+}
+
 // unprocessed reports whether a response says that the server hasn't processed the request.
 func unprocessed(p Policy, status int) bool {
+	if status == http.StatusTeapot && p.Classify == ThrottlesTeas {
+		return true
+	}
 	return slices.Contains(p.Unprocessed, status) || status == http.StatusMisdirectedRequest
 }
 
@@ -172,7 +197,7 @@ func (a *arrival) saidTo(p Policy) time.Duration {
 // that names none.
 func (p Policy) window(n, status int) (lo, hi time.Duration) {
 	b := p.Backoff
-	if status == http.StatusTooManyRequests {
+	if throttled(p, status, nil, false) {
 		b.Base = min(b.Cap, max(b.Base, b.ThrottleBase))
 	}
 	ceiling := time.Duration(min(float64(b.Cap), max(0, float64(b.Base))*math.Pow(2, float64(n-1))))

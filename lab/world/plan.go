@@ -117,10 +117,11 @@ type Policy struct {
 type Classify uint8
 
 const (
-	NoClassify   Classify = iota
-	RetriesTeas           // 418 is Retryable
-	FinalTeas             // 418 and 503 with World-Final are Final
-	PeeksAtStart          // peeks at the body, and a body that begins with "!" is Retryable
+	NoClassify    Classify = iota
+	RetriesTeas            // 418 is Retryable
+	ThrottlesTeas          // 418 is Throttled
+	FinalTeas              // 418 and 503 with World-Final are Final
+	PeeksAtStart           // peeks at the body, and a body that begins with "!" is Retryable
 	classifies
 )
 

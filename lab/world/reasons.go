@@ -52,7 +52,7 @@ func (c *checker) ownFault() bool {
 func (c *checker) retry(e event) {
 	want := retrip.ReasonError
 	switch {
-	case e.Err == nil && e.StatusCode == http.StatusTooManyRequests:
+	case e.Err == nil && e.StatusCode < 500 && throttled(c.p, e.StatusCode, e.Header, c.word(e) > 0 || e.FromServer && e.Reason == retrip.ReasonThrottled):
 		want = retrip.ReasonThrottled
 	case e.Err == nil && e.StatusCode >= 500:
 		want = retrip.ReasonServerError
@@ -69,7 +69,7 @@ func (c *checker) retry(e event) {
 	if e.Err == nil && !retryable(c.p, e.StatusCode, e.Header) {
 		c.breaks("P8", "a retry after %d", e.StatusCode)
 	}
-	if e.StatusCode != 0 && e.Header.Get("X-Should-Retry") == "false" && c.p.Classify != RetriesTeas {
+	if e.StatusCode != 0 && e.Header.Get("X-Should-Retry") == "false" && c.p.Classify != RetriesTeas && c.p.Classify != ThrottlesTeas {
 		c.breaks("P8", "a retry after X-Should-Retry: false")
 	}
 	if errors.Is(e.Err, errOwn) {

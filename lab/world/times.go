@@ -222,8 +222,8 @@ func (w *world) checkPauses() {
 			if e.hook == "GiveUp" && (i == 0 || r.events[i-1].hook != "Attempt" && r.events[i-1].hook != "Hedge") {
 				continue
 			}
-			gate := p.Gate.Enabled == retrip.On
-			if e.StatusCode != http.StatusServiceUnavailable && !(gate && e.StatusCode == http.StatusTooManyRequests) {
+			gate, names := p.Gate.Enabled == retrip.On, e.Header.Get("Retry-After") != ""
+			if e.StatusCode != http.StatusServiceUnavailable && !(gate && throttled(p, e.StatusCode, e.Header, names)) {
 				continue
 			}
 			if e.hook != "Retry" && e.hook != "GiveUp" || e.Err != nil || !retryable(p, e.StatusCode, e.Header) {

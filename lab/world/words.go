@@ -48,15 +48,14 @@ func (s Step) say(h http.Header, now time.Time) time.Duration {
 		return time.Duration(s.Wait) * time.Second
 	case Garbage:
 		h.Set("Retry-After", []string{"-1", "1.5 seconds", "soon", "1e3", "+2"}[s.Wait%5])
-		if s.Wait%5 == 1 {
-			return 1500 * time.Millisecond
-		}
+		return []time.Duration{0, 1500 * time.Millisecond, 0, 1000 * time.Second, 0}[s.Wait%5]
 	case Millis:
 		h.Set("Retry-After-Ms", seconds+"00")
 	case Reset:
 		h.Set("X-RateLimit-Remaining", "0")
 		h.Set("X-RateLimit-Reset", seconds)
 		h.Set("X-RateLimit-Reset-After", seconds+".25")
+		h.Set("X-RateLimit-Global", []string{"true", "false"}[s.Wait%2])
 		h.Set("X-Ms-Retry-After-Ms", seconds+"00")
 		h.Set("X-Amz-Retry-After", seconds+"00")
 	case Services:
