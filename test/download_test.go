@@ -212,7 +212,6 @@ func TestResume_IsRetry(t *testing.T) {
 			s := &store{etag: `"a"`, data: data, at: c.at, lie: c.lie}
 			m := &retrip.Metrics{}
 			c.policy.Resume = cmp.Or(c.policy.Resume, time.Minute)
-			began := time.Now()
 			tr := &retrip.Transport{Metrics: m, Policy: c.policy, Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 				if req.URL.Path == "/busy" {
 					return testenv.Status(503).RoundTrip(req)
@@ -220,6 +219,8 @@ func TestResume_IsRetry(t *testing.T) {
 				return s.RoundTrip(req)
 			})}
 			owe(t, tr, c.failed)
+			time.Sleep(time.Second) // or else the retry may wait for tokens
+			began := time.Now()
 			got, err := fetch(t, tr)
 			assert.True(t, bytes.HasPrefix(data, got))
 			if c.reason == continued {

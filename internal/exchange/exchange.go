@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/retrip/retrip/internal/body"
-	"github.com/retrip/retrip/internal/budget"
 	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
@@ -252,7 +251,7 @@ func (x *exchange) step(what decide.Kind) decide.Deed {
 	case decide.BudgetExhausted, decide.RetriesFailing:
 		news := false
 		if a.OfRoute {
-			news = x.host.StopRoute(x.call.Route, x.routeText)
+			news = x.host.StopRoute(x.call.Route, x.req.Method, x.req.URL.Path)
 		} else {
 			news = x.host.RanOut()
 		}
@@ -269,8 +268,6 @@ func (x *exchange) step(what decide.Kind) decide.Deed {
 	}
 	return a.Do
 }
-
-func (x *exchange) routeText() string { return budget.RouteText(x.req.Method, x.req.URL.Path) }
 
 // weigh completes the event that the last attempt has ended, with what its decision needs.
 // A success doesn't change the state of a host without trouble, and its instant then

@@ -6,6 +6,8 @@ package host
 import (
 	"log/slog"
 	"sync/atomic"
+
+	"github.com/retrip/retrip/internal/budget"
 )
 
 // News is what the log already says about a host in trouble, so that the
@@ -49,15 +51,15 @@ func (n *News) Level(change Change) slog.Level {
 func (e *Entry) RanOut() bool { return e.News.emptied.CompareAndSwap(false, true) }
 
 // StopRoute records that a retry of a route has been refused, and reports whether that is
-// news: the route wasn't stopped, and the budget hasn't run out. text describes the route.
-func (e *Entry) StopRoute(name uint32, text func() string) bool {
+// news: the route wasn't stopped, and the budget hasn't run out.
+func (e *Entry) StopRoute(name uint32, method, path string) bool {
 	e.Lock()
 	defer e.Unlock()
 	i := e.Debt.RowOf(name)
 	if i < 0 || e.Debt.Routes[i].Told {
 		return false
 	}
-	e.Debt.Routes[i].Told, e.routes[i] = true, text()
+	e.Debt.Routes[i].Told, e.routes[i] = true, budget.RouteText(method, path)
 	return !e.News.emptied.Load()
 }
 
