@@ -100,6 +100,7 @@ var Presets = []preset{
 	{"plain-budget", "5 tokens, one a retry, back if it succeeds, 0.2 back per success: retrip's budget without its other rules", limited(newQuota(25, 5, 5), 0)},
 	{"envoy", "Envoy max_retries: 3 retries at a time", limited(newEnvoy, 0)},
 	{"aws-standard", "AWS SDKs, standard mode: 500 tokens, 5 a retry, 10 after a timeout; 3 attempts", limited(newQuota(500, 5, 10), 3)},
+	{"grpc", "gRPC's retry throttling: 10 tokens, one a failed attempt, 0.1 back per success, no retry below half", limited(newThrottle, 0)},
 	{"no-jitter", "no budget, no jitter", jittered(retrip.NoJitter)},
 	{"equal", "no budget, equal jitter", jittered(retrip.EqualJitter)},
 	{"full", "no budget, full jitter", jittered(retrip.FullJitter)},
@@ -238,3 +239,19 @@ func (q *quota) retry(client int32, o *decide.Outcome, paid *int32) bool {
 	*paid = cost
 	return true
 }
+
+// throttle is gRPC's retry throttling: a failed attempt costs a token of ten, a success pays
+// back a tenth, and there is no retry below half of them. It counts in tenths.
+type throttle struct{ missing []int32 }
+
+func newThrottle(clients int) limiter { return &throttle{make([]int32, clients)} }
+
+func (t *throttle) result(client int32, o *decide.Outcome, _ int, _ *int32) {
+	missing := t.missing[client] + 10
+	if o.Status == http.StatusOK {
+		missing = t.missing[client] - 1
+	}
+	t.missing[client] = min(100, max(0, missing))
+}
+
+func (t *throttle) retry(client int32, _ *decide.Outcome, _ *int32) bool { return t.missing[client] < 50 }

@@ -23,7 +23,7 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	for _, draw := range []func() *figure{waits, storm, overload, stadium, fleet, hedging, performance} {
+	for _, draw := range []func() *figure{waits, storm, overload, parts, stadium, fleet, hedging, performance} {
 		if err := draw().save("../../docs/img"); err != nil {
 			log.Fatal(err)
 		}
@@ -59,6 +59,8 @@ func inWords(name string) string {
 		return "Envoy's retry budget"
 	case "aws-standard":
 		return "AWS SDKs, standard mode"
+	case "grpc":
+		return "gRPC's retry throttling"
 	}
 	return strings.ReplaceAll(name, "-", " ")
 }
@@ -138,6 +140,29 @@ func overload() *figure {
 	}
 	f.title = "After the overload, retries without a budget keep the server down; with retrip it " + f.panels[3].note +
 		", with ten times as many clients " + strings.TrimPrefix(f.panels[4].note, "recovers ")
+	return f
+}
+
+// parts is the overload of a keyspace of a host of which four in five requests succeed.
+func parts() *figure {
+	f := &figure{name: "parts", unit: "Requests to the keyspace that are answered, per second, by seconds. Shaded: the keyspace is slow. 40 clients; for each request to the keyspace, four to the rest of the host succeed"}
+	s := sim.Overload()
+	s.Fleet.Clients, s.Fleet.Timeout = 40, time.Second
+	s.Backend = sim.Backend{Workers: 1, Service: 20 * time.Millisecond, Queue: 100, Well: 0.8}
+	s = s.LoadOf(0.7)
+	for _, name := range []string{"no-retries", "aws-standard", "grpc", "retrip"} {
+		r := run(with(s, name))
+		note := "has not recovered 80 s later"
+		if r.Recovery != sim.Never {
+			note = fmt.Sprintf("recovers in %.0f s", r.Recovery.Seconds())
+		}
+		f.panels = append(f.panels, panel{name: inWords(name), note: note, maxX: 120, from: 30, to: 40,
+			lines: []line{series(r, func(p sim.Point) int32 { return p.Good })}})
+	}
+	f.title = "After the overload of a part of a host, the retries of the AWS SDKs keep it down; with retrip it " + f.panels[3].note + ", and without retries " + strings.TrimPrefix(f.panels[0].note, "recovers ")
+	if f.panels[1].note == f.panels[3].note {
+		log.Fatal("the figure shows no difference")
+	}
 	return f
 }
 
