@@ -34,16 +34,26 @@ const keptErrors = 8
 // of it may be what a server has sent.
 const mostKept = 64 << 10
 
-// kept returns err, or the beginning of its text if that is too long to be kept. A method of err
-// that panics doesn't matter.
-func kept(err error) (kept error) {
-	kept = err
-	defer func() { _ = recover() }()
-	if len(err.Error()) > mostKept {
-		kept = errors.New(redact.Error(err))
+// kept returns err, or the beginning of its text if that is too long to be kept.
+func kept(err error) error {
+	if isLong(err) {
+		return errors.New(redact.Error(err))
 	}
-	return kept
+	return err
 }
+
+// isLong reports whether the text of err is longer than mostKept. A method of err that panics
+// doesn't matter.
+func isLong(err error) (long bool) {
+	defer func() { _ = recover() }()
+	return len(err.Error()) > mostKept
+}
+
+// longError is an error whose text is cut.
+type longError struct{ error }
+
+func (e longError) Error() string { return redact.Error(e.error) }
+func (e longError) Unwrap() error { return e.error }
 
 // omitted is the number of errors between them. It stands in their place.
 type omitted int

@@ -335,6 +335,9 @@ func (j *journey) failed() error {
 	if e, ok := j.last.err.(fault.NilPointer); ok {
 		return e.Err
 	}
+	if isLong(j.last.err) {
+		return longError{j.last.err}
+	}
 	return j.last.err
 }
 
