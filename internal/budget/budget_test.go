@@ -52,7 +52,9 @@ func perform(t testing.TB, h *host.Record, r play.Judge, script string) play.Dec
 		require.True(t, ok, word)
 		require.True(t, i == 0 || d.Retry, "%q ends before %q: %v", script, word, d.Reason)
 		call.Attempts++
+		h.Lock()
 		h.Full = -time.Minute // the trouble isn't young, so that no retry bides
+		h.Unlock()
 		d = r.Next(h, &call, o, 0, play.Lowest)
 		if d.Retry {
 			if d = r.Wake(h, &call, 0, play.Lowest); !d.Retry {
