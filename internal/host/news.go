@@ -59,6 +59,9 @@ func (e *Entry) StopRoute(name uint32, method, path string) bool {
 	if i < 0 || e.Debt.Routes[i].Told {
 		return false
 	}
+	if e.routes == nil {
+		e.routes = new([budget.Routes]string)
+	}
 	e.Debt.Routes[i].Told, e.routes[i] = true, budget.RouteText(method, path)
 	return !e.News.emptied.Load()
 }

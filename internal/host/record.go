@@ -33,7 +33,7 @@ type Record struct {
 	Charged bool          // a retry has been charged to the fleet's account, and nothing has succeeded since
 	Guards  *Guards       // nil until a breaker or a gate needs it
 
-	routes [budget.Routes]string // what StopRoute was told of those of Debt
+	routes *[budget.Routes]string // what StopRoute was told of those of Debt; nil until it was told of one
 
 	paused     atomic.Int64  // instant at which the pause ends that the host asked for; 0: it never did
 	doubtSince time.Duration // instant of the word that began the doubt about the whole host
@@ -66,7 +66,7 @@ var BreakerChanges = [...]Change{breaker.Same: 0, breaker.Opened: Opened, breake
 // knows. The caller must hold the lock.
 func (s *Record) StoppedRoutes(r budget.Rule) string {
 	var list []string
-	for i := range s.routes {
+	for i := range s.Debt.Routes {
 		if route := &s.Debt.Routes[i]; route.Told && route.Held(r) > 0 {
 			list = append(list, s.routes[i])
 		}
