@@ -83,7 +83,7 @@ func (d *Debt) owe(missing int64) {
 }
 
 // Clear reports whether there is nothing to know.
-func (d *Debt) Clear() bool { return *d == Debt{} }
+func (d *Debt) Clear() bool { return d.Missing == 0 && *d == Debt{} }
 
 // Failure is that of an attempt.
 type Failure struct {

@@ -254,4 +254,6 @@ func (t *throttle) result(client int32, o *decide.Outcome, _ int, _ *int32) {
 	t.missing[client] = min(100, max(0, missing))
 }
 
-func (t *throttle) retry(client int32, _ *decide.Outcome, _ *int32) bool { return t.missing[client] < 50 }
+func (t *throttle) retry(client int32, _ *decide.Outcome, _ *int32) bool {
+	return t.missing[client] < 50
+}
