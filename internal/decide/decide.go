@@ -136,6 +136,12 @@ func (o *Outcome) throttled() bool {
 	}
 }
 
+// limited reports whether a gate slows down for o enough to make a retry free. After a 503, the
+// host may also be overloaded, for which the budget is there.
+func (o *Outcome) limited() bool {
+	return o.throttled() && o.Received() != http.StatusServiceUnavailable
+}
+
 // giveBack gives back what c has taken for an attempt that isn't made, or that says
 // nothing about the host: tokens, a place at the gate and a place among the breaker's
 // probes. It reports whether other calls must ask again now.

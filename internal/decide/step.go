@@ -232,7 +232,7 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 	}
 	a.FromServer = o.RetryAfter > 0 || paused > 0
 	c.began = now
-	costsNothing := c.retry.queues && o.throttled() || o.Pending()
+	costsNothing := c.retry.queues && o.limited() || o.Pending()
 	if c.Account == 0 || costsNothing {
 		c.goOn(a, 0)
 		return
@@ -365,7 +365,7 @@ func (c *Call) pay(r *Rules, h *host.Record, o *Outcome, a *Action, now time.Dur
 	if c.polls = o.asksAgain(); o.Pending() {
 		return None
 	}
-	if r.Gate && o.throttled() {
+	if r.Gate && o.limited() {
 		// A refusal costs nothing at a gate: the gate has already slowed down all further
 		// requests, including this one.
 		return None
