@@ -154,7 +154,9 @@ func (c *checker) backoff(retry event) {
 		if lo > left {
 			c.breaks("P10", "a wait of %v at %v, before an attempt that may take %v, and the deadline is %v", retry.Wait, retry.at, room, c.deadline())
 		} else if hi > left {
-			hi = lo + (left-lo)/3
+			if hi = lo + (left-lo)/3; c.p.Backoff.Jitter == retrip.DecorrelatedJitter {
+				hi = left // the window depends on the last wait, and may have fitted
+			}
 		}
 	}
 	if retry.Wait < lo || retry.Wait > hi {
