@@ -190,16 +190,16 @@ func (c *checking) try(ctx context.Context, s sim.Scenario, progress func(float6
 
 // assumed names what decides the verdict and what the policy doesn't say.
 func (c *checking) assumed(s *sim.Scenario, queue time.Duration) string {
-	text := fmt.Sprintf("%s: assumed are requests that take %v, and queues that take %v when they are full", s.Policy.Name, s.Backend.Service, queue)
+	list := []string{fmt.Sprintf("%s: assumed are requests that take %v, and queues that take %v when they are full", s.Policy.Name, s.Backend.Service, queue)}
 	if s.Policy.Retry.AttemptTimeout <= 0 {
-		text += fmt.Sprintf("; it sets no AttemptTimeout: an attempt is taken to end after %v, as -timeout says", s.Fleet.Timeout)
+		list = append(list, fmt.Sprintf("it sets no AttemptTimeout: an attempt is taken to end after %v, as -timeout says", s.Fleet.Timeout))
 	}
 	for _, share := range c.well {
 		if share > 0 {
-			text += fmt.Sprintf("; \"of a part\": %.0f %% of the requests to the host always succeed, and the backend has the rest", 100*share)
+			list = append(list, fmt.Sprintf("\"of a part\": %.0f %% of the requests to the host always succeed, and the backend has the rest", 100*share))
 		}
 	}
-	return text
+	return strings.Join(list, "; ")
 }
 
 // costs adds what retries and hedges cost.

@@ -107,7 +107,7 @@ func (k *keyspace) recovery(t *testing.T, p retrip.Policy, well float64) (second
 		}
 		requests.Wait()
 		sends = float64(k.sends) / float64(total)
-		for seconds = 0; seconds < watched-20; seconds++ {
+		for seconds = range watched - 20 {
 			at := 15 + seconds
 			if sum(good[at:at+5]) >= 95*sum(all[at:at+5])/100 {
 				return
