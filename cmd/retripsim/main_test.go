@@ -335,7 +335,7 @@ func TestCheck(t *testing.T) {
 		{"-clients 1 -rate 5", "retrip recovers as fast as without retries", 0, true},
 		{"-clients 7 -rate 30", "retrip recovers as fast as without retries", 0, true},
 		{"-clients 400 -rate 2000", "retrip recovers as fast as without retries", 0, true}, // README.md
-		{"-clients 10000", "passes with: the fleet's account with fleet_budget 175", exitFailed, true},
+		{"-clients 10000 -well 0", "passes with: the fleet's account with fleet_budget 175", exitFailed, true},
 		{"-clients 28572 -rate 2000" + short, "passes with: the fleet's account with fleet_budget 500", exitFailed, true},
 		{"-clients 300 -lengths 1s -loads 0.95 -well 0", "passes with: nothing that check tried: budget 2; budget 1; the fleet's account", exitFailed, true},
 		{"-clients 900 -lengths 10s -loads 0.7", "900 clients with 0.778 requests/s each, at 70 % load of a part of the host, beside 50 % of requests that always succeed: after 10s", exitFailed, false},
@@ -344,13 +344,13 @@ func TestCheck(t *testing.T) {
 		{"-policy no-budget" + short, "no-budget passes with: budget 2", exitFailed, false},
 		{"-policy no-budget -clients 1 -rate 10" + short, "1 clients with 10 requests/s each", exitFailed, true},
 		{"-breaker-ratio 0.5 -breaker-open-for 60s" + short, "retrip passes with: breaker off", exitFailed, false},
-		{"-policy " + slow, "slow recovers as fast as without retries", 0, true}, // attempts of 2 s, so clients wait longer than a queue of 1 s
+		{"-well 0 -policy " + slow, "slow recovers as fast as without retries", 0, true}, // attempts of 2 s, so clients wait longer than a queue of 1 s
 		{"-policy " + hosts + short, "this is the policy for all hosts; " + hosts + " has 1 more", 0, false},
 		{"-host api.example.com -policy " + hosts + short, "api.example.com follows the policy *.example.com of " + hosts, 0, false},
 		{"-host api.exmaple.com -policy " + hosts + short, "api.exmaple.com follows the policy default of " + hosts, 0, true},
 		{"-policy " + unfit + short, "Policy.Deadline is 1s: 4 attempts of 300ms with waits of up to 700ms in total need 1.9s", 0, false},
 		{"-queue 100ms -policy no-budget" + short, "any policy recovers here: a full queue of 100ms", 0, false},
-		{"-timeout 250ms" + short, "retrip sets no AttemptTimeout: an attempt is taken to end after 250ms", 0, true},
+		{"-timeout 250ms" + short, "it sets no AttemptTimeout: an attempt is taken to end after 250ms", 0, true},
 		{"-policy testdata/hedge.json -clients 10" + short, "where only the queue makes requests late: the 99th percentile is ", 0, false},
 		{"-policy testdata/hedge.json -clients 700 -rate 350 -lengths 1s -loads 0.5 -well 0", "hedge has no hedges here: each client sends 0.5 requests/s to the host, fewer than 2", 0, false},
 	} {
