@@ -219,7 +219,7 @@ func TestHandler_HTTP(t *testing.T) {
 // and shows no secret.
 func TestHandler_EscapesAndRedacts(t *testing.T) {
 	const evil = `"><script>alert('x')</script>`
-	tr := &retrip.Transport{Base: down, Hosts: map[string]retrip.Policy{"<b>bold.test": {}}}
+	tr := &retrip.Transport{Base: down, Hosts: map[string]retrip.Policy{"bold.test": {}}}
 	tr.Policy = retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}
 	call(tr, evil)
 	wrong := &retrip.Transport{Hosts: map[string]retrip.Policy{"https://user:hunter2@example.com/?token=abc": {}, "user:hunter2@example.com": {}, "example.com?token=abc": {}}}
