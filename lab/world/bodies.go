@@ -38,7 +38,7 @@ func (d *download) Close() error {
 	if d.end != nil && d.reading.Load() {
 		// net/http's Close during a Read would stop the time of the bubble.
 		d.end()
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 	}
 	return d.ReadCloser.Close()
 }
@@ -50,7 +50,8 @@ func (w *world) lend(r *roundTrip, resp *http.Response, base *http.Transport) {
 	}
 	d := &download{ReadCloser: resp.Body, id: r.id}
 	if !testenv.Go126 && base != nil && resp.ProtoMajor == 1 {
-		d.end = func() { base.CancelRequest(resp.Request) } //nolint:staticcheck // Base has no other means
+		//lint:ignore SA1019 the base has no other means
+		d.end = func() { base.CancelRequest(resp.Request) }
 	}
 	resp.Body = d
 	w.mu.Lock()
