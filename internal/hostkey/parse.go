@@ -139,17 +139,8 @@ func ParsePattern(pattern string) (name, port string, err error) {
 		return "", "", errForbidden
 	}
 	if rest, ok := strings.CutPrefix(name, "*"); ok {
-		if len(rest) < 2 || rest[0] != '.' {
-			return "", "", errors.New(`a pattern for many hosts must be "*." and a suffix, such as "*.example.com"; for all hosts, use Policy`)
-		}
-		if strings.Contains(rest, "*") {
-			return "", "", errors.New(`only the first label may be "*"`)
-		}
-		if strings.Contains(rest+".", "..") {
-			return "", "", errors.New("a label of the name is empty")
-		}
-		if strings.Trim(rest[strings.LastIndexByte(rest, '.')+1:], "0123456789") == "" {
-			return "", "", errors.New("no host is below an IP address: list the addresses one by one")
+		if err := checkSuffix(rest); err != nil {
+			return "", "", err
 		}
 		return name, port, nil
 	}
@@ -166,6 +157,21 @@ func ParsePattern(pattern string) (name, port string, err error) {
 		return "", "", errors.New("a label of the name is empty")
 	}
 	return name, port, nil
+}
+
+// checkSuffix checks what follows the "*" of a pattern for many hosts.
+func checkSuffix(rest string) error {
+	switch {
+	case len(rest) < 2 || rest[0] != '.':
+		return errors.New(`a pattern for many hosts must be "*." and a suffix, such as "*.example.com"; for all hosts, use Policy`)
+	case strings.Contains(rest, "*"):
+		return errors.New(`only the first label may be "*"`)
+	case strings.Contains(rest+".", ".."):
+		return errors.New("a label of the name is empty")
+	case strings.Trim(rest[strings.LastIndexByte(rest, '.')+1:], "0123456789") == "":
+		return errors.New("no host is below an IP address: list the addresses one by one")
+	}
+	return nil
 }
 
 // checkVisible returns an error if text has a character that a reader doesn't see, such as
