@@ -108,8 +108,12 @@ func (c *Copies) open(b io.ReadCloser) io.ReadCloser {
 	return next
 }
 
-// again is the GetBody of an attempt's request. The base may keep it.
+// again is the GetBody of an attempt's request. The base may keep it. net/http may call it in
+// a Read of the body that it replaces.
 func (c *Copies) again(attempt int) (io.ReadCloser, error) {
+	if !c.await(c.req.Context(), nil, body.DrainTime) {
+		return nil, errInUse
+	}
 	if !c.enter(attempt) {
 		return nil, errSuperseded
 	}
