@@ -168,6 +168,9 @@ func (c *client) parts(host string) {
 	plain := func(e event) bool {
 		return e.hook == "Done" && e.Attempt == 1 && e.Reason == "" && e.Err == nil && e.StatusCode < 500 && e.StatusCode != http.StatusTooManyRequests
 	}
+	fails := func(e event) bool {
+		return e.hook == "GiveUp" && e.Attempt > 1 && e.StatusCode >= 500 && (e.Reason == retrip.ReasonMaxAttempts || e.Reason == retrip.ReasonBudgetExhausted)
+	}
 	for i, v := range events {
 		r, e := v.r, v.r.events[v.i]
 		p := r.effective()
@@ -180,19 +183,23 @@ func (c *client) parts(host string) {
 			if t.good++; t.good >= 255 {
 				*t = row{}
 			}
-		case e.hook == "GiveUp" && e.Attempt > 1 && e.StatusCode >= 500 && (e.Reason == retrip.ReasonMaxAttempts || e.Reason == retrip.ReasonBudgetExhausted):
+		case fails(e):
 			t.failed++
 		case e.hook == "Done" && e.Attempt > 1 && e.StatusCode < 500:
 			*t = row{}
 		case e.hook == "Retry" && e.StatusCode >= 500:
-			good := t.good
-			for _, w := range events[i+1:] { // of one instant; they may be told in another order
-				if later := w.r.events[w.i]; later.at == e.at && plain(later) && of(w) == t {
+			failed, good := t.failed, t.good
+			for j, w := range events { // of one instant; they may be told in another order
+				switch other := w.r.events[w.i]; {
+				case other.at != e.at || of(w) != t:
+				case j < i && fails(other):
+					failed--
+				case j > i && plain(other):
 					good++
 				}
 			}
-			if most := max(2, math.Ceil(p.Budget)); float64(t.failed) >= most && good < 2 {
-				c.w.breaks("P14", "%v: a retry at %v, after %d requests of the route have failed and %d succeeded", r, e.at, t.failed, good)
+			if most := max(2, math.Ceil(p.Budget)); float64(failed) >= most && good < 2 {
+				c.w.breaks("P14", "%v: a retry at %v, after %d requests of the route have failed and %d succeeded", r, e.at, failed, good)
 			}
 			t.good = 0
 		}
