@@ -157,13 +157,15 @@ func (b *wrapper) trailers(r *roundTrip, req *http.Request) {
 	if !r.call.Trailer {
 		return
 	}
-	at := reflect.ValueOf(req.Trailer).Pointer()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if slices.Contains(r.trailers, at) {
+	same := func(earlier http.Header) bool {
+		return reflect.ValueOf(earlier).Pointer() == reflect.ValueOf(req.Trailer).Pointer()
+	}
+	if slices.ContainsFunc(r.trailers, same) {
 		b.c.w.breaks("P7", "%v: two attempts have one map of trailers", r)
 	}
-	r.trailers = append(r.trailers, at)
+	r.trailers = append(r.trailers, req.Trailer)
 }
 
 // untouched checks that nobody reads the body of a request before the first attempt.

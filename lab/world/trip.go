@@ -50,7 +50,7 @@ type roundTrip struct {
 	reading  reading
 	bodies   []*upload
 	readers  []io.ReadCloser // the bodies that a base has got
-	trailers []uintptr       // the maps that a base has got
+	trailers []http.Header   // the maps that a base has got
 	begun    bool            // the base has been asked
 	ahead    bool            // a base has responded before it had the body
 	whole    bool            // and then has got it whole
