@@ -349,14 +349,14 @@ func (a *Attempt) SpokeHTTP2() bool {
 	return had && speaksHTTP2(conn, a.watch&ExpectHTTP2 != 0)
 }
 
-// Again returns the request of a, with b as its body, for another send after
+// Again returns the request of a, with what give gives it, for another send after
 // one that was provably not processed.
-func (a *Attempt) Again(b io.ReadCloser) *http.Request {
+func (a *Attempt) Again(give func(*http.Request)) *http.Request {
 	a.refused++
 	// The base may have kept the previous request.
 	req := a.Req
-	if req.Body = b; a.Req.ContentLength > 0 {
-		req.Body = &timely{b, a}
+	if give(&req); a.Req.ContentLength > 0 {
+		req.Body = &timely{req.Body, a}
 	}
 	if a.upload.Load() != nil {
 		req.Body = a.watchEnd(req.Body)

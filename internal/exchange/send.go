@@ -71,7 +71,7 @@ func (x *exchange) use(base http.RoundTripper, req *http.Request) {
 	for resp == nil && fault.GoneAway(err) && x.last.attempt.MayUseAgain() && x.payload.again() {
 		// net/http does the same if the request has a GetBody. The connection
 		// has ended, which is no sign of trouble at the host.
-		req = x.last.attempt.Again(x.payload.once.Reader())
+		req = x.last.attempt.Again(x.payload.once.Give)
 		resp, err = x.last.attempt.Use(base, netHTTP, req)
 	}
 	if limit := x.r.AttemptTimeout; x.last.awaits && x.last.attempt.InTime() && limit > 0 {

@@ -197,7 +197,7 @@ func (r *Body) Reader() io.ReadCloser {
 	return r.newReader()
 }
 
-// Give gives req, the request of an attempt, a reader, and trailers of its own.
+// Give gives req, the request of a use of the base, a reader, and trailers of its own.
 func (r *Body) Give(req *http.Request) {
 	r.mu.Lock()
 	r.trailer = r.announced.Clone()
