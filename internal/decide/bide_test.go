@@ -23,17 +23,20 @@ func TestStep_Bides(t *testing.T) {
 	lost, refused := play.Repeatable(0), play.Repeatable(http.StatusServiceUnavailable)
 	for name, c := range map[string]struct {
 		o          decide.Outcome
+		attempts   int
 		takes      time.Duration // a retry
 		fails      bool          // each retry does
 		saved, max int           // requests, and retries
 	}{
-		"a connection is lost":                   {lost, 2 * time.Millisecond, false, many, many},
-		"refusals":                               {refused, 2 * time.Millisecond, false, 10, 10},
-		"a slow host":                            {lost, 10 * time.Second, false, many, many},
-		"a connection is lost, and retries fail": {lost, 2 * time.Millisecond, true, 0, 20},
+		"a connection is lost":                   {lost, 4, 2 * time.Millisecond, false, many, many},
+		"refusals":                               {refused, 4, 2 * time.Millisecond, false, 10, 10},
+		"a slow host":                            {lost, 4, 10 * time.Second, false, many, many},
+		"a connection is lost, and retries fail": {lost, 4, 2 * time.Millisecond, true, 0, 20},
+		"ten attempts":                           {lost, 10, 2 * time.Millisecond, false, many, many},
+		"ten attempts, and retries fail":         {lost, 10, 2 * time.Millisecond, true, 0, 20},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := play.Rules(t, retrip.Policy{})
+			r := play.Rules(t, retrip.Policy{MaxAttempts: c.attempts})
 			var h host.Record
 			type request struct {
 				call decide.Call
@@ -69,8 +72,8 @@ func TestStep_Bides(t *testing.T) {
 						q.e.Outcome = c.o
 					}
 				case decide.Sleep:
-					assert.LessOrEqual(t, q.at, 700*time.Millisecond+3*c.takes)
 					q.at, q.e = q.at+a.Wait, decide.Event{Kind: decide.Due}
+					assert.LessOrEqual(t, q.at, time.Second+3*c.takes)
 				default:
 					q.over = true
 					if a.Reason == decide.None {

@@ -378,7 +378,7 @@ func (c *Call) pay(r *Rules, h *host.Record, o *Outcome, a *Action, now time.Dur
 		c.budgeted = true
 		return None
 	}
-	if o.Received() != 0 || o.Timeout || refusal == budget.RouteFailing || now-h.Full > burst || !c.mayBide(r, h, now) {
+	if o.Received() != 0 || o.Timeout || refusal == budget.RouteFailing || now-h.Full > burst || !c.mayBide(r, h) {
 		a.OfRoute = refusal == budget.RouteFailing
 		return budgetReasons[refusal]
 	}
@@ -390,13 +390,13 @@ func (c *Call) pay(r *Rules, h *host.Record, o *Outcome, a *Action, now time.Dur
 // tokens than there are, though the host is well.
 const (
 	burst = 250 * time.Millisecond // after the budget was last full: connections that break so soon may have one cause
-	young = time.Second            // the same: so long may a retry wait for its tokens
+	young = time.Second            // the same: so long may a retry wait for its tokens. The windows of three retries end before
 )
 
-// mayBide reports whether a retry may wait for its tokens: in a young trouble without
-// timeouts, and for no longer than all retries would wait. A gate keeps no place meanwhile.
-func (c *Call) mayBide(r *Rules, h *host.Record, now time.Duration) bool {
-	return !r.Gate && h.Debt.Recent == 0 && c.Attempts+c.skipped < r.MaxAttempts && now-h.Full <= young
+// mayBide reports whether a retry may wait for its tokens: while attempts don't time out, and
+// for no longer than all retries would wait. A gate keeps no place meanwhile.
+func (c *Call) mayBide(r *Rules, h *host.Record) bool {
+	return !r.Gate && h.Debt.Recent == 0 && c.Attempts+c.skipped < r.MaxAttempts
 }
 
 // payLate takes the tokens for a retry that bides, at the end of its wait. If there are
@@ -407,12 +407,11 @@ func (c *Call) payLate(r *Rules, h *host.Record, a *Action, now time.Duration, d
 	var refusal budget.Refusal
 	if c.paid, refusal = h.Debt.Spend(r.Budget, budget.Failure{Route: c.Route, Retries: c.failed}); refusal != 0 {
 		c.skipped++
-		if c.mayBide(r, h, now) {
-			lo, hi := r.Backoff.Window(c.backoffStep(), c.Wait)
-			if wait := span.Draw(lo, hi, draw); wait <= c.TimeLeft(now) {
-				c.Wait, a.Do, a.Wait = wait, Sleep, wait
-				return
-			}
+		lo, hi := r.Backoff.Window(c.backoffStep(), c.Wait)
+		wait := span.Draw(lo, hi, draw)
+		if c.mayBide(r, h) && span.Add(now, hi) <= h.Full+young && wait <= c.TimeLeft(now) {
+			c.Wait, a.Do, a.Wait = wait, Sleep, wait
+			return
 		}
 		if refusal != budget.Exhausted || h.Debt.Row > 0 || h.Debt.Recent > 0 {
 			a.Do, a.Reason, a.OfRoute = Refuse, budgetReasons[refusal], refusal == budget.RouteFailing
