@@ -89,3 +89,26 @@ func TestStep_Bides(t *testing.T) {
 		})
 	}
 }
+
+// A retry that was skipped is no attempt: the first attempt doesn't count for the time that
+// an attempt needs once a retry was made.
+func TestStep_BidesNearADeadline(t *testing.T) {
+	r := play.Rules(t, retrip.Policy{Budget: 1})
+	var h host.Record
+	lost := play.Repeatable(0)
+	lost.Took = 90 * time.Millisecond
+	var others [2]decide.Call // take all tokens
+	for i := range others {
+		assert.True(t, r.Next(&h, &others[i], lost, 0, play.Highest).Retry)
+	}
+	c := decide.Call{Deadline: time.Second}
+	assert.True(t, r.Next(&h, &c, lost, 0, play.Highest).Retry)
+	assert.Positive(t, r.Wake(&h, &c, 100*time.Millisecond, play.Highest).Wait, "it bides")
+	for i := range others {
+		others[i].Attempts = 2
+		r.Next(&h, &others[i], play.Repeatable(http.StatusOK), 200*time.Millisecond, play.Highest)
+	}
+	assert.Zero(t, r.Wake(&h, &c, 300*time.Millisecond, play.Highest).Wait, "it is sent")
+	c.Attempts, lost.Took = 2, time.Millisecond
+	assert.True(t, r.Next(&h, &c, lost, 950*time.Millisecond, play.Highest).Retry)
+}

@@ -295,7 +295,7 @@ func (c *Call) room(h *host.Record, o *Outcome) time.Duration {
 	if o.Received() == 0 && took >= hang && h.Debt.Row == 0 && c.failed == 0 {
 		took /= 10
 	}
-	if c.backoffStep() > 2 {
+	if c.backoffStep()-c.skipped > 2 {
 		took = max(took, c.took)
 	}
 	return took
