@@ -5,6 +5,7 @@ package budget
 
 import (
 	"math"
+	"net/url"
 	"strings"
 )
 
@@ -113,11 +114,12 @@ func RouteOf(method, path string) uint32 {
 	return h
 }
 
-// RouteText describes the route of requests with this method and path for people.
+// RouteText describes the route of requests with this method and path for people. The path is
+// escaped as in a URL, since strangers may choose it, and the text is part of a list.
 func RouteText(method, path string) string {
 	const most = 60 // bytes
-	text := method + " /" + subject(path)
-	return strings.ToValidUTF8(strings.Clone(text[:min(len(text), most)]), "")
+	text := strings.ToValidUTF8(method, "") + " /" + url.PathEscape(subject(path))
+	return strings.Clone(text[:min(len(text), most)])
 }
 
 // subject returns the segment of path that names the route, or "" if there is none.

@@ -75,6 +75,13 @@ func TestRouteOf(t *testing.T) {
 	assert.NotPanics(t, func() { budget.RouteOf("", strings.Repeat("a1/", 100_000)) })
 }
 
+func TestRouteText(t *testing.T) {
+	assert.Equal(t, "GET /orders", budget.RouteText("GET", "/api/v1/orders/17"))
+	assert.Equal(t, "GET /", budget.RouteText("GET", "/17"))
+	assert.Equal(t, "GET /x%2CGET%20%3Cb%3E%0A%00%FF", budget.RouteText("GET", "/x,GET <b>\n\x00\xff/orders"))
+	assert.Len(t, budget.RouteText("GET", "/"+strings.Repeat("x", 1<<20)), 60)
+}
+
 // Eight routes that fail have rows of their own. More share them, and the rest of the host
 // with them.
 func TestDebt_Routes(t *testing.T) {
