@@ -167,6 +167,45 @@ func TestMetrics_Refusals(t *testing.T) {
 	}
 }
 
+// A request that gives up at a pending answer counts as one that gave up. Its host is well.
+//
+//retrip:promise P19
+func TestMetrics_Pending(t *testing.T) {
+	polls := func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
+		if resp.StatusCode == http.StatusAccepted {
+			return retrip.Retryable
+		}
+		return retrip.ByRule
+	}
+	for name, tt := range map[string]struct {
+		policy  retrip.Policy
+		answers []int // the last one again and again
+		outcome string
+		failing float64 // hosts
+	}{
+		"one attempt":          {retrip.Policy{MaxAttempts: 1}, []int{202}, "gave_up", 0},
+		"all attempts":         {retrip.Policy{}, []int{202}, "gave_up", 0},
+		"deadline":             {retrip.Policy{Deadline: time.Millisecond}, []int{202}, "gave_up", 0},
+		"gate":                 {retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}, []int{202}, "gave_up", 0},
+		"failed, then pending": {retrip.Policy{}, []int{503, 202}, "gave_up", 0},
+		"pending, then failed": {retrip.Policy{}, []int{202, 503}, "gave_up", 1},
+		"done":                 {retrip.Policy{}, []int{202, 200}, "answered", 0},
+		"failed, then done":    {retrip.Policy{}, []int{202, 503, 200}, "recovered", 0},
+	} {
+		play.Bubble(t, name, func(t *testing.T) {
+			m, steps := &retrip.Metrics{}, []play.Step{}
+			for _, status := range tt.answers {
+				steps = append(steps, play.Reply(status))
+			}
+			tt.policy.Classify = polls
+			tr := &retrip.Transport{Base: play.Base(steps...), Policy: tt.policy, Metrics: m}
+			play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
+			s := counts(t, m)
+			assert.Equal(t, []float64{1, tt.failing}, []float64{s["requests_total "+tt.outcome], s["failing_hosts"]})
+		})
+	}
+}
+
 // Label values are patterns and fixed words, whatever the number of hosts,
 // paths and errors.
 //

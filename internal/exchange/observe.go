@@ -181,8 +181,9 @@ func (j *journey) report() {
 		j.took(end)
 	}
 	waits := !asked && j.bodyWaits()
+	well := end == meter.Answered || end == meter.Recovered || end == meter.GaveUp && j.event.Outcome.Pending()
 	switch {
-	case end != meter.Answered && end != meter.Recovered:
+	case !well:
 		if !waits {
 			j.record(end, reason, host.Failure{})
 		}
@@ -239,8 +240,6 @@ func (j *journey) ending(reason decide.Reason) int {
 	switch {
 	case reason == decide.Canceled:
 		return meter.GaveIn
-	case reason != decide.None && j.event.Outcome.Pending():
-		return meter.Answered
 	case reason != decide.None:
 		return meter.GaveUp
 	case !j.good():
