@@ -28,7 +28,7 @@ type HostState struct {
 	StoppedRoutes string        // routes whose retries wait for successes there, such as "GET /orders, PUT /orders"; empty if none
 	FleetTokens   float64       // tokens left in the fleet's account, as last heard
 	FleetSize     float64       // size of that account; 0 if there is none or its level is unknown
-	PausedFor     time.Duration // how much longer the host holds back retries and, at its gate, new requests of at least one key
+	PausedFor     time.Duration // how much longer the host holds back retries and, at its gate, new requests of at least one key; without a gate, 0 after a good answer, though requests told to wait still do
 	Breaker       BreakerState
 	OpenFor       time.Duration // time until the breaker allows the next probe
 	Waiting       int           // requests waiting at the host's gates, for all keys together
@@ -153,13 +153,13 @@ func (t *Transport) HostStates() []HostState {
 // state describes the host of key. e is its entry in the table, or nil if the host is in
 // no trouble.
 func (t *Transport) state(s *settings, e *host.Entry, key hostkey.Key, now time.Duration) HostState {
-	held := e != nil
-	if !held {
+	known := e != nil
+	if !known {
 		e = &host.Entry{}
 	}
 	r := s.of(key)
 	d := r.State(&e.Record, now)
-	state := HostState{Host: key.String(), Policy: r.Name, Held: held, Tokens: d.Tokens, Size: d.Size, FailedRetries: d.FailedRetries, StoppedRoutes: d.StoppedRoutes,
+	state := HostState{Host: key.String(), Policy: r.Name, Tokens: d.Tokens, Size: d.Size, FailedRetries: d.FailedRetries, StoppedRoutes: d.StoppedRoutes,
 		PausedFor: d.PausedFor, Breaker: BreakerState(breaker.Names[d.Breaker]), OpenFor: d.OpenFor, Waiting: d.Waiting}
 	if e.Missing(now) == 0 {
 		state.Tokens, state.FailedRetries = state.Size, 0
@@ -171,6 +171,7 @@ func (t *Transport) state(s *settings, e *host.Entry, key hostkey.Key, now time.
 	}
 	e.Lock()
 	how, at, gaveUp := e.Failed, e.Used, e.GaveUp.Load()
+	state.Held = known && (d.PausedFor > 0 || !e.Whole(now))
 	e.Unlock()
 	if e.Others {
 		how, gaveUp = host.Failure{}, 0

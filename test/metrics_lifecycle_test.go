@@ -6,11 +6,13 @@ package retrip_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,6 +92,39 @@ func TestMetrics_GaugesStay(t *testing.T) {
 		assert.NotContains(t, s, "breaker_open_hosts")
 		runtime.KeepAlive(tr)
 	})
+}
+
+// Without a gate, a pause is shown while it holds back others: not after a good answer.
+//
+//retrip:promise P9
+func TestMetrics_PartlyPaused(t *testing.T) {
+	for name, policy := range map[string]retrip.Policy{"plain": {MaxAttempts: 1}, "retried": {}} {
+		play.Bubble(t, name, func(t *testing.T) {
+			n, m, log := 0, &retrip.Metrics{}, strings.Builder{}
+			tr := &retrip.Transport{Policy: policy, Metrics: m, Logger: slog.New(slog.NewTextHandler(&log, nil)), Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+				time.Sleep(10 * time.Millisecond)
+				if n++; n%10 == 3 {
+					return play.Reply(503, "Retry-After: 20")(r)
+				}
+				return play.Reply(200)(r)
+			})}
+			var wg sync.WaitGroup
+			for range 100 {
+				wg.Go(func() { try(tr, play.Request(t, "GET", nil)) })
+				time.Sleep(time.Second)
+				if n%10 == 3 {
+					continue // the last word may be that of the whole host
+				}
+				s := play.Must(tr.HostState("example.com:80"))
+				assert.Zero(t, s.PausedFor)
+				assert.Equal(t, s.Tokens < s.Size, s.Held, "a retry may have taken tokens")
+				assert.Zero(t, gather(t, m)["default"]["paused_hosts"])
+			}
+			wg.Wait()
+			assert.Equal(t, 1.0, gather(t, m)["default"]["pauses_total"], "the first: no good answer was known yet")
+			assert.Equal(t, 1, strings.Count(log.String(), "change=paused"))
+		})
+	}
 }
 
 // When the last Transport loses a pattern, its series disappear at once, even

@@ -239,13 +239,24 @@ func (r *Rules) pause(h *host.Record, o *Outcome, now time.Duration) (change hos
 		// of the host well.
 		return change
 	}
+	before := r.pausedFor(h, now)
 	if !o.Obeyed {
 		h.Told(now)
 	}
-	if h.PauseUntil(span.Add(now, word)) {
+	h.PauseUntil(span.Add(now, word))
+	if r.pausedFor(h, now) > before {
 		change |= host.Paused
 	}
 	return change
+}
+
+// pausedFor returns how long the pause of h holds back calls that it hasn't told to wait: at
+// a gate all of it, and else until the host is seen to answer.
+func (r *Rules) pausedFor(h *host.Record, now time.Duration) time.Duration {
+	if r.Gate {
+		return h.PausedFor(now)
+	}
+	return h.DoubtedFor(now)
 }
 
 // pausedFor returns how long the pause of h holds back c. Whoever wasn't told to wait waits

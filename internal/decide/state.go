@@ -27,7 +27,7 @@ type State struct {
 func (r *Rules) State(h *host.Record, now time.Duration) State {
 	h.Lock()
 	defer h.Unlock()
-	s := State{PausedFor: h.PausedFor(now)}
+	s := State{PausedFor: r.pausedFor(h, now)}
 	if r.Budget.Size > 0 {
 		s.Tokens = max(0, float64(r.Budget.Size-h.Debt.Missing)/budget.Token)
 		s.FailedRetries, s.StoppedRoutes = int(h.Debt.Row), h.StoppedRoutes(r.Budget)

@@ -119,14 +119,11 @@ func (s *Record) PausedFor(now time.Duration) time.Duration {
 	return max(0, span.Sub(s.PausedUntil(), now))
 }
 
-// PauseUntil moves the end of the pause forward, never back, and reports whether it
-// moved. The caller must hold the lock.
-func (s *Record) PauseUntil(until time.Duration) bool {
-	if paused := s.paused.Load(); paused != 0 && int64(until) <= paused {
-		return false
+// PauseUntil moves the end of the pause forward, never back. The caller must hold the lock.
+func (s *Record) PauseUntil(until time.Duration) {
+	if paused := s.paused.Load(); paused == 0 || int64(until) > paused {
+		s.paused.Store(cmp.Or(int64(until), 1))
 	}
-	s.paused.Store(cmp.Or(int64(until), 1))
-	return true
 }
 
 // proof is what good answers say about the pause of a host.
@@ -174,11 +171,11 @@ func (s *Record) Healed(now time.Duration) bool {
 	return s.healed(now)
 }
 
-func (s *Record) healed(now time.Duration) bool {
-	if !s.Debt.Clear() || s.PausedFor(now) > 0 {
-		return false
-	}
-	return s.Guards == nil || s.Guards.Breaker.Healed(now) && s.Guards.Gates.Idle(now)
+func (s *Record) healed(now time.Duration) bool { return s.PausedFor(now) == 0 && s.Whole(now) }
+
+// Whole reports whether s has healed but for its pause. The caller must hold the lock.
+func (s *Record) Whole(now time.Duration) bool {
+	return s.Debt.Clear() && (s.Guards == nil || s.Guards.Breaker.Healed(now) && s.Guards.Gates.Idle(now))
 }
 
 // binding reports whether forgetting s would let requests through that it holds back now.
