@@ -20,66 +20,68 @@ import (
 // HostState describes what a Transport knows of a host: how requests to it fail,
 // and why the Transport doesn't retry them, or holds them back.
 type HostState struct {
-	Host          string        // host:port; "others" for hosts without a state of their own, see [Transport.HostStates]
-	Policy        string        // the pattern in Transport.Hosts that the host follows, or "default"
-	Tokens        float64       // tokens left in the host's budget
-	Size          float64       // size of the host's budget; 0 means unlimited
-	FailedRetries int           // retries that failed in a row, as Budget counts them; if too many, there are no retries until a request succeeds
-	StoppedRoutes string        // routes whose retries wait for successes there, such as "GET /orders, PUT /orders"; empty if none
-	FleetTokens   float64       // tokens left in the fleet's account, as last heard
-	FleetSize     float64       // size of that account; 0 if there is none or its level is unknown
-	PausedFor     time.Duration // how much longer the host holds back retries and, at its gate, new requests of at least one key; without a gate, 0 after a good answer, though requests told to wait still do
-	Breaker       BreakerState
-	OpenFor       time.Duration // time until the breaker allows the next probe
-	Waiting       int           // requests waiting at the host's gates, for all keys together
-	LastFailure   Reason        // reason of the last failed attempt; empty if unknown
-	LastStatus    int           // status of its response; 0 if it had none
-	LastError     string        // kind of its error, such as "connection_refused"; empty if it had none
-	FailedAgo     time.Duration // time since LastFailure
-	LastGiveUp    Reason        // reason of the last give-up; empty if there was none
-	Failed        int           // requests that failed in the last five minutes, for any reason
-	Canceled      int           // requests that their callers canceled in the last five minutes
-	Answered      int           // requests that were answered in the last five minutes, from the first of those on
-	AnsweredAgo   time.Duration // time since the last of these
-	FailingFor    time.Duration // time from the first failed request to the last, with never five minutes between two
-	FailingAgo    time.Duration // time since the last failed request
-	Recovered     bool          // requests don't fail any more: enough have been answered since
-	Held          bool          // the host is in trouble: its budget, pause, breaker or gate may hold back requests
+	Host           string        // host:port; "others" for hosts without a state of their own, see [Transport.HostStates]
+	Policy         string        // the pattern in Transport.Hosts that the host follows, or "default"
+	Tokens         float64       // tokens left in the host's budget
+	Size           float64       // size of the host's budget; 0 means unlimited
+	FailedRetries  int           // retries that failed in a row, as Budget counts them; if too many, there are no retries until a request succeeds
+	StoppedRoutes  string        // routes whose retries wait for successes there, such as "GET /orders, PUT /orders"; empty if none
+	FleetTokens    float64       // tokens left in the fleet's account, as last heard
+	FleetSize      float64       // size of that account; 0 if there is none or its level is unknown
+	PausedFor      time.Duration // how much longer the host holds back retries and, at its gate, new requests of at least one key; without a gate, 0 after a good answer, though requests told to wait still do
+	Breaker        BreakerState
+	OpenFor        time.Duration // time until the breaker allows the next probe
+	Waiting        int           // requests waiting at the host's gates, for all keys together
+	LastFailure    Reason        // reason of the last failed attempt; empty if unknown
+	LastStatus     int           // status of its response; 0 if it had none
+	LastError      string        // kind of its error, such as "connection_refused"; empty if it had none
+	FailedAgo      time.Duration // time since LastFailure
+	LastGiveUp     Reason        // reason of the last give-up; empty if there was none
+	Failed         int           // requests that failed in the last five minutes, for any reason
+	Canceled       int           // requests that their callers canceled in the last five minutes
+	Answered       int           // requests that were answered in the last five minutes, from the first of those on
+	AnsweredAgo    time.Duration // time since the last of these
+	FailingFor     time.Duration // time from the first failed request of the last outage to its last, with never five minutes or a recovery between two
+	EarlierOutages int           // outages before that, each with a recovery after it; five minutes without a failed request forget them
+	FailingAgo     time.Duration // time since the last failed request
+	Recovered      bool          // requests don't fail any more: enough have been answered since
+	Held           bool          // the host is in trouble: its budget, pause, breaker or gate may hold back requests
 }
 
 // hostStateJSON is the JSON form of a HostState.
 type hostStateJSON struct {
-	Host          string       `json:"host"`
-	Policy        string       `json:"policy"`
-	Tokens        *float64     `json:"tokens,omitempty"` // nil: unlimited
-	Size          any          `json:"size"`
-	FailedRetries int          `json:"failed_retries,omitempty"`
-	StoppedRoutes string       `json:"stopped_routes,omitempty"`
-	PausedFor     string       `json:"paused_for"`
-	Breaker       BreakerState `json:"breaker"`
-	OpenFor       string       `json:"open_for"`
-	Waiting       int          `json:"waiting"`
-	Held          bool         `json:"held"`
-	Failed        int          `json:"failed,omitempty"`   // within 5 minutes
-	Canceled      int          `json:"canceled,omitempty"` // within 5 minutes
-	Answered      int          `json:"answered,omitempty"` // within 5 minutes
-	AnsweredAgo   string       `json:"answered_ago,omitempty"`
-	FailingFor    string       `json:"failing_for,omitempty"`
-	FailingAgo    string       `json:"failing_ago,omitempty"`
-	Recovered     bool         `json:"recovered,omitempty"`
-	LastFailure   Reason       `json:"last_failure,omitempty"`
-	LastStatus    int          `json:"last_status,omitempty"`
-	LastError     string       `json:"last_error,omitempty"`
-	FailedAgo     string       `json:"failed_ago,omitempty"`
-	LastGiveUp    Reason       `json:"last_give_up,omitempty"`
-	FleetTokens   *float64     `json:"fleet_tokens,omitempty"` // nil: not known
-	FleetSize     float64      `json:"fleet_size,omitempty"`
+	Host           string       `json:"host"`
+	Policy         string       `json:"policy"`
+	Tokens         *float64     `json:"tokens,omitempty"` // nil: unlimited
+	Size           any          `json:"size"`
+	FailedRetries  int          `json:"failed_retries,omitempty"`
+	StoppedRoutes  string       `json:"stopped_routes,omitempty"`
+	PausedFor      string       `json:"paused_for"`
+	Breaker        BreakerState `json:"breaker"`
+	OpenFor        string       `json:"open_for"`
+	Waiting        int          `json:"waiting"`
+	Held           bool         `json:"held"`
+	Failed         int          `json:"failed,omitempty"`   // within 5 minutes
+	Canceled       int          `json:"canceled,omitempty"` // within 5 minutes
+	Answered       int          `json:"answered,omitempty"` // within 5 minutes
+	AnsweredAgo    string       `json:"answered_ago,omitempty"`
+	FailingFor     string       `json:"failing_for,omitempty"`
+	FailingAgo     string       `json:"failing_ago,omitempty"`
+	EarlierOutages int          `json:"earlier_outages,omitempty"`
+	Recovered      bool         `json:"recovered,omitempty"`
+	LastFailure    Reason       `json:"last_failure,omitempty"`
+	LastStatus     int          `json:"last_status,omitempty"`
+	LastError      string       `json:"last_error,omitempty"`
+	FailedAgo      string       `json:"failed_ago,omitempty"`
+	LastGiveUp     Reason       `json:"last_give_up,omitempty"`
+	FleetTokens    *float64     `json:"fleet_tokens,omitempty"` // nil: not known
+	FleetSize      float64      `json:"fleet_size,omitempty"`
 }
 
 // MarshalJSON writes durations like "1.5s" and an unlimited Size as "off".
 func (s HostState) MarshalJSON() ([]byte, error) {
 	wire := hostStateJSON{Host: s.Host, Policy: s.Policy, Tokens: &s.Tokens, Size: s.Size, FailedRetries: s.FailedRetries, StoppedRoutes: s.StoppedRoutes, PausedFor: s.PausedFor.String(), Breaker: s.Breaker,
-		OpenFor: s.OpenFor.String(), Waiting: s.Waiting, Held: s.Held, Failed: s.Failed, Canceled: s.Canceled, Answered: s.Answered, Recovered: s.Recovered,
+		OpenFor: s.OpenFor.String(), Waiting: s.Waiting, Held: s.Held, Failed: s.Failed, Canceled: s.Canceled, Answered: s.Answered, Recovered: s.Recovered, EarlierOutages: s.EarlierOutages,
 		LastFailure: s.LastFailure, LastStatus: s.LastStatus, LastError: s.LastError, LastGiveUp: s.LastGiveUp}
 	if s.Size == 0 {
 		wire.Tokens, wire.Size = nil, "off"
@@ -182,7 +184,7 @@ func (t *Transport) state(s *settings, e *host.Entry, key hostkey.Key, now time.
 			state.AnsweredAgo = max(0, now-f.Answer)
 		}
 		if f.Failed > 0 {
-			state.FailingFor, state.FailingAgo, state.Recovered = max(0, f.Last-f.Since), max(0, now-f.Last), f.Recovered
+			state.FailingFor, state.FailingAgo, state.Recovered, state.EarlierOutages = max(0, f.Last-f.Since), max(0, now-f.Last), f.Recovered, f.Earlier
 		}
 		if none := (host.Failure{}); how == none || f.How != none && at < f.At {
 			how, at = f.How, f.At

@@ -7,6 +7,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -156,6 +157,51 @@ func TestHandler_EveryOutage(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Two outages with a recovery between them are two.
+//
+//retrip:promise P15
+func TestHandler_TwoOutages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		well := true
+		tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: 1}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+			if well {
+				return answer(200)(r)
+			}
+			return answer(503)(r)
+		})}
+		h := Handler(map[string]*retrip.Transport{"shop": tr})
+		send := func(n int, good bool) {
+			well = good
+			for range n {
+				resp, err := tr.RoundTrip(play.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x.example/", nil)))
+				require.NoError(t, err)
+				resp.Body.Close()
+				time.Sleep(time.Second)
+			}
+		}
+		shows := func(earlier int, lasted time.Duration, recovered bool, texts ...string) {
+			t.Helper()
+			state := tr.HostStates()[0]
+			assert.Equal(t, []any{earlier, lasted, recovered}, []any{state.EarlierOutages, state.FailingFor, state.Recovered})
+			for _, text := range texts {
+				assert.True(t, strings.Contains(get(t, h, "/").Body.String(), text), text)
+			}
+		}
+		send(10, false)
+		shows(0, 9*time.Second, false, "10 of 10 failed", "from 00:00:00 to 00:00:09<br>")
+		send(2, true) // not enough to end the outage
+		send(1, false)
+		shows(0, 12*time.Second, false, "11 of 13 failed", "from 00:00:00 to 00:00:12<br>")
+		send(150, true)
+		shows(0, 12*time.Second, true, "11 of 163 failed", "from 00:00:00 to 00:00:12<br>")
+		send(20, false)
+		shows(1, 19*time.Second, false, "31 of 183 failed", "from 00:02:43 to 00:03:02, 1 outage before<br>")
+		time.Sleep(6 * time.Minute)
+		send(1, false)
+		shows(0, 0, false, "1 of 1 failed", "at 00:09:03<br>")
+	})
 }
 
 // failingHosts returns the number of hosts that fail, by their metric.

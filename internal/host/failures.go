@@ -53,7 +53,8 @@ type failures struct {
 	run    int           // number of requests answered since the last one that failed
 
 	any         bool          // a request has failed, not only been canceled
-	since, last time.Duration // instants of the first failed request and of the last
+	since, last time.Duration // instants of the first failed request of this outage and of the last
+	earlier     int           // outages before this one
 	how         Failure       // of the last failed attempt; zero: none is known
 	at          time.Duration // instant at which how was recorded
 	gaveUp      uint32        // the last reason to give up; 0: none
@@ -74,7 +75,8 @@ type Failing struct {
 	Key                        hostkey.Key
 	Failed, Canceled, Answered int           // requests within the window; answered ones count from the first of the others on
 	Answer                     time.Duration // instant of the last one answered, if any
-	Since, Last                time.Duration // instants of the first failed request since the last window without any, and of the last
+	Since, Last                time.Duration // instants of the first failed request of the last outage, and of the last
+	Earlier                    int           // outages before it: a recovery ends one, and a window without a failed request ends all
 	Recovered                  bool          // enough have been answered since then
 	How                        Failure       // of the last failed attempt; zero: unknown
 	At                         time.Duration // instant of How
@@ -90,7 +92,9 @@ func (f *Failures) Fail(key hostkey.Key, how Failure, gaveUp uint32, now time.Du
 	defer s.mu.Unlock()
 	h := f.of(s, key, now)
 	if !h.any || now-h.last > FailureWindow {
-		h.any, h.since, h.how, h.gaveUp = true, now, Failure{}, 0
+		h.any, h.since, h.earlier, h.how, h.gaveUp = true, now, 0, Failure{}, 0
+	} else if known, _ := h.within(key, now); known.Recovered {
+		h.since, h.earlier = now, h.earlier+1
 	}
 	h.last, h.run = max(h.last, now), 0
 	if how != (Failure{}) {
@@ -250,7 +254,7 @@ func (h *failures) within(key hostkey.Key, now time.Duration) (Failing, bool) {
 		known.Failed = 0
 		return known, known.Canceled > 0
 	}
-	known.Since, known.Last, known.How, known.At, known.GaveUp = h.since, h.last, h.how, h.at, h.gaveUp
+	known.Since, known.Last, known.Earlier, known.How, known.At, known.GaveUp = h.since, h.last, h.earlier, h.how, h.at, h.gaveUp
 	before := known.Failed + max(0, known.Answered-h.run)
 	known.Recovered = h.run > 0 && float64(known.Failed)*float64(h.run) >= convincing*float64(before)
 	return known, true

@@ -39,7 +39,7 @@ func TestFailures_Model(t *testing.T) {
 		var since, last, news, answer time.Duration
 		var how Failure
 		var gaveUp uint32
-		fails, listed, run := false, -1, 0 // listed is the first request of which f knows
+		fails, listed, run, earlier := false, -1, 0, 0 // listed is the first request of which f knows
 		// From bursts to gaps of hours.
 		scale := time.Duration(1+r.IntN(1000)) * time.Millisecond << r.IntN(10)
 		now := time.Duration(r.Int64N(int64(time.Hour))) * time.Duration(r.IntN(2))
@@ -73,7 +73,9 @@ func TestFailures_Model(t *testing.T) {
 				f.Cancel(key, at)
 			case failed:
 				if !fails || at-last > FailureWindow {
-					since, how, gaveUp = at, Failure{}, 0
+					since, earlier, how, gaveUp = at, 0, Failure{}, 0
+				} else if known, _ := f.Look(key, at); known.Recovered {
+					since, earlier = at, earlier+1
 				}
 				fails, last, run = true, max(last, at), 0
 				h, g := Failure{Reason: uint8(r.IntN(3))}, uint32(r.IntN(3))
@@ -105,7 +107,7 @@ func TestFailures_Model(t *testing.T) {
 				require.GreaterOrEqual(t, known.Failed, least[0], "seed %d", seed)
 				require.LessOrEqual(t, known.Failed, most[0], "seed %d", seed)
 				require.Positive(t, known.Failed)
-				require.Equal(t, []any{since, last, how, gaveUp}, []any{known.Since, known.Last, known.How, known.GaveUp}, "seed %d", seed)
+				require.Equal(t, []any{since, last, earlier, how, gaveUp}, []any{known.Since, known.Last, known.Earlier, known.How, known.GaveUp}, "seed %d", seed)
 				require.Equal(t, run > 0 && known.Failed*run >= 3*(known.Failed+max(0, known.Answered-run)), known.Recovered, "seed %d", seed)
 			}
 			require.LessOrEqual(t, known.Answered, most[answered], "seed %d", seed)
