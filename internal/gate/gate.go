@@ -303,7 +303,7 @@ func (g *gate) refuse(c *Ticket, word, now time.Duration, epoch uint32, draw uin
 		g.begin(word, now)
 	}
 	news := current && g.fresh || word == 0 && g.pace.free && g.pace.good > 0
-	turned := g.pace.judge(news, max(word, g.planned), g.took, now)
+	turned := g.pace.judge(news, word > 0, max(word, g.planned), g.took, now)
 	if c.Alone = word == 0 && g.pace.free; c.Alone {
 		if probe {
 			g.probe = probeDue
@@ -380,5 +380,9 @@ func (g *gate) idle(now time.Duration) bool {
 		return g.queue.len() == 0
 	}
 	keep := max(idleAfter, time.Duration(g.pace.plateau()*float64(time.Second)))
-	return g.queue.len() == 0 && now > span.Add(max(g.closedUntil, g.lastWait), keep)
+	used := max(g.closedUntil, g.lastWait)
+	if now < g.pace.until {
+		used = max(used, g.lastRelease) // the pace that has failed must not be tried again yet
+	}
+	return g.queue.len() == 0 && now > span.Add(used, keep)
 }

@@ -63,7 +63,7 @@ func (m *model) between(lower, upper float64) {
 }
 
 // judge decides whether the pace is free, and reports whether it has set another.
-func (m *model) judge(now, pause float64, news bool) bool {
+func (m *model) judge(now, pause float64, news, named bool) bool {
 	took, all := now-m.from, m.good+m.bad
 	enough := all >= 16 && took >= max(pause, 1e-5)
 	if m.free {
@@ -74,7 +74,7 @@ func (m *model) judge(now, pause float64, news bool) bool {
 	}
 	share, rate, best := m.bad/all, m.good/took, m.best
 	rests := now < m.until && share <= max(0.5, min(2*m.was, (1+m.was)/2))
-	if m.free && pause <= 5 {
+	if m.free && !named {
 		share -= math.Sqrt(m.bad) / all
 	}
 	m.from, m.good, m.bad, m.best = now, 0, 0, max(rate, m.best)
@@ -113,7 +113,7 @@ func (m *model) refuse(now, gap, word float64, current bool) bool {
 	if m.free || news {
 		m.bad++
 	}
-	turned := m.judge(now, max(word, m.pause), news)
+	turned := m.judge(now, max(word, m.pause), news, word > 0)
 	if word == 0 && m.free {
 		return true
 	}

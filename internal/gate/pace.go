@@ -124,10 +124,11 @@ func (p *pace) restart(pause time.Duration) {
 	p.x = 0
 }
 
-// judge counts a refusal. If it is news, it may end an interval; judge then decides
-// whether the pace rules or is free, and reports whether it has set another. A ruling
-// pace isn't judged by other refusals: those of probes, and of requests sent earlier.
-func (p *pace) judge(news bool, pause, usual, now time.Duration) bool {
+// judge counts a refusal, which may have named a wait. If it is news, it may end an
+// interval; judge then decides whether the pace rules or is free, and reports whether it
+// has set another. A ruling pace isn't judged by other refusals: those of probes, and of
+// requests sent earlier.
+func (p *pace) judge(news, named bool, pause, usual, now time.Duration) bool {
 	if news || p.free {
 		p.bad++
 	}
@@ -141,8 +142,8 @@ func (p *pace) judge(news bool, pause, usual, now time.Duration) bool {
 	}
 	share, rate, best := p.bad/n, p.good/took.Seconds(), p.best
 	rested := now >= p.until || share > max(0.5, min(2*p.was, (1+p.was)/2))
-	if p.free && pause <= longPause {
-		share -= math.Sqrt(p.bad) / n // that much may be chance
+	if p.free && !named {
+		share -= math.Sqrt(p.bad) / n // that much may be chance, and being free costs no pause
 	}
 	useless := share > max(fewRefused, helps*p.was)
 	costly := p.was < mostRefused || rate < lostRate*p.could

@@ -158,3 +158,79 @@ func TestRefusals_Alone(t *testing.T) {
 		}
 	}
 }
+
+// P23 by the time that answers take, the share of refusals, and the processes that share a
+// limit. `go test -v -run Refusals_Rows ./internal/sim` shows the figures.
+//
+//retrip:promise P23
+func TestRefusals_Rows(t *testing.T) {
+	const s, ms = time.Second, time.Millisecond
+	seeds := testenv.Size(2, 8)
+	measure := func(m RateLimit, figure func(m RateLimit) float64) (mean, least, most float64) {
+		least = math.Inf(1)
+		for m.Seed = range uint64(seeds) {
+			f := figure(m)
+			mean, least, most = mean+f/float64(seeds), min(least, f), max(most, f)
+		}
+		return mean, least, most
+	}
+	for _, service := range []time.Duration{50 * ms, 300 * ms, s, 3 * s} {
+		for _, share := range []float64{.05, .1, .25, 1. / 3} {
+			for _, exponential := range []bool{false, true} {
+				if brief && exponential && service < s {
+					continue
+				}
+				t.Run(fmt.Sprintf("answers after %v, exponential %v, %.0f %% refused without a word", service, exponential, 100*share), func(t *testing.T) {
+					t.Parallel()
+					m := newRateLimitCase("", must{}, ServerLimit{Kind: Unlimited, Random: share, Word: NoWord}, 600*s, 0).Model
+					m.Workers, m.Service, m.Exponential = 20, service, exponential
+					mean, least, _ := measure(m, func(m RateLimit) float64 {
+						gate := m.run(t)
+						m.Policy.Gate.Enabled = retrip.Off
+						return float64(gate.Accepted) / float64(m.run(t).Accepted)
+					})
+					t.Logf("%.0f %% of what succeeds without a gate, at least %.0f %%", 100*mean, 100*least)
+					assert.GreaterOrEqual(t, least, .8)
+				})
+			}
+		}
+	}
+	for _, c := range []struct {
+		processes, burst, workers int
+		most                      float64 // refusals per success
+	}{
+		{2, 100, 50, .02}, {2, 100, 10, .06}, {5, 100, 50, .04}, {5, 100, 10, .15}, {5, 10, 50, .03}, {5, 10, 5, .06}, {5, 1, 50, .15},
+		{10, 100, 50, .05}, {10, 100, 10, .3},
+	} {
+		t.Run(fmt.Sprintf("100/s, burst %d, %d processes of %d workers", c.burst, c.processes, c.workers), func(t *testing.T) {
+			t.Parallel()
+			m := newRateLimitCase("", must{}, ServerLimit{Rate: 100, Count: c.burst}, 600*s, 120*s).Model
+			m.Processes, m.Workers = c.processes, c.workers
+			used := 0.0
+			mean, _, most := measure(m, func(m RateLimit) float64 {
+				r := m.run(t)
+				used += r.Used / float64(seeds)
+				return r.Refusals
+			})
+			t.Logf("%.0f %% of the limit, %.1f %% refused, at most %.1f", 100*used, 100*mean, 100*most)
+			assert.LessOrEqual(t, most, c.most)
+		})
+	}
+	for _, c := range []struct {
+		rate    float64
+		workers int
+		most    float64 // longest wait, × fair
+	}{{.1, 5, 2}, {.1, 10, 1.6}, {.1, 50, 1.3}, {.5, 5, 1.6}, {.5, 50, 1.3}, {1, 5, 1.5}, {1, 20, 1.3}, {10, 20, 3}} {
+		t.Run(fmt.Sprintf("%g/s, %d workers", c.rate, c.workers), func(t *testing.T) {
+			t.Parallel()
+			m := newRateLimitCase("", must{}, ServerLimit{Rate: c.rate, Count: 1}, 4000*s, 600*s).Model
+			m.Workers = c.workers
+			mean, _, most := measure(m, func(m RateLimit) float64 {
+				r := m.run(t)
+				return float64(r.Worst) / float64(r.Fair)
+			})
+			t.Logf("the longest wait × fair %.2f, at most %.2f", mean, most)
+			assert.LessOrEqual(t, most, c.most)
+		})
+	}
+}
