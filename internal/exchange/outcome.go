@@ -126,8 +126,7 @@ func (j *journey) classifyFailure(came *http.Response, err error) {
 	o.Hopeless = j.faulty()
 	if l.broken == nil {
 		o.Resent = errors.Is(err, attempt.ErrHiddenSends)
-		o.Hopeless = o.Hopeless || fault.Hopeless(j.req, err, j.env.Inner) || l.refusedByCaller() ||
-			l.first(j.env.Base) && fault.NotHTTP(err)
+		o.Hopeless = o.Hopeless || l.refusedByCaller() || l.hopeless(j.req, err, j.env)
 		o.Idempotent = o.Idempotent || l.neverProcessed(j.env.Inner)
 	}
 	if j.r.Classifies {
@@ -239,11 +238,16 @@ func (l *last) neverProcessed(inner func(error) (fault.Inner, bool)) bool {
 	return a.NeverSent() || fault.NeverProcessed(l.err, a.Processable(), a.Sent(), inner)
 }
 
-// first reports whether what has arrived is the first to arrive over a connection: to the
-// server or, if the attempt got none, to a proxy.
-func (l *last) first(base http.RoundTripper) bool {
-	a := l.attempt
-	return a != nil && (a.Fresh() || a.Sends() == 0 && isNetHTTP(base))
+// hopeless reports whether err, with which the attempt has failed, says that no attempt can
+// succeed. Another protocol says that where it is the first to arrive over a connection: to
+// the server or, if the attempt got none, to a proxy. Later, it may be the rest of a response.
+func (l *last) hopeless(req *http.Request, err error, env *Env) bool {
+	if a := l.attempt; a != nil && fault.NotHTTP(err) {
+		if sends := a.Sends(); sends > 0 || isNetHTTP(env.Base) {
+			return sends == 0 || a.Fresh()
+		}
+	}
+	return fault.Hopeless(req, err, env.Inner)
 }
 
 // unsent reports whether the error of the attempt proves that nothing was sent: there

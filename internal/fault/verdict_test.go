@@ -129,26 +129,30 @@ func TestHopeless_AnotherProtocol(t *testing.T) {
 //
 //retrip:promise P8
 func TestHopeless_RestOfAResponse(t *testing.T) {
-	addr := accept(t, func(c net.Conn) {
-		for ask := bufio.NewReader(c); ; {
-			req, err := http.ReadRequest(ask)
-			switch {
-			case err != nil:
-				return
-			case req.URL.Path == "/first":
-				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-			case req.URL.Path == "/second":
-				_, _ = io.WriteString(c, "0\r\n\r\n")
-				return
-			}
-		}
-	})
-	tr := &retrip.Transport{Base: new(http.Transport), Policy: play.AtOnce}
-	tr.Policy.AttemptTimeout = time.Hour
-	play.Do(t, tr, request(t, "http://"+addr+"/first"))
-	req, done := traced(t, request(t, "http://"+addr+"/second"))
-	assert.Error(t, testenv.Try(tr, req))
-	assert.Equal(t, 2, done.Attempt, "the second came first over its connection")
+	for _, rest := range []string{"0\r\n\r\n", "\x00\x00\x00\x18ftypmp42\n", "\x15\x03\x01\x00\x02\x02\x16\n", "SSH-2.0-OpenSSH_9.6\r\n"} {
+		t.Run(fmt.Sprintf("%.9q", rest), func(t *testing.T) {
+			addr := accept(t, func(c net.Conn) {
+				for ask := bufio.NewReader(c); ; {
+					req, err := http.ReadRequest(ask)
+					switch {
+					case err != nil:
+						return
+					case req.URL.Path == "/first":
+						_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+					case req.URL.Path == "/second":
+						_, _ = io.WriteString(c, rest)
+						return
+					}
+				}
+			})
+			tr := &retrip.Transport{Base: new(http.Transport), Policy: play.AtOnce}
+			tr.Policy.AttemptTimeout = time.Hour
+			play.Do(t, tr, request(t, "http://"+addr+"/first"))
+			req, done := traced(t, request(t, "http://"+addr+"/second"))
+			assert.Error(t, testenv.Try(tr, req))
+			assert.Equal(t, 2, done.Attempt, "the second came first over its connection")
+		})
+	}
 }
 
 // environs is a proxy that answers with line, and counts. net/http reads the environment once,
