@@ -38,7 +38,7 @@ type Copies struct {
 	next    io.ReadCloser // the body of the next attempt, until that begins
 	busy    int           // calls of the caller's code in progress
 	idle    chan struct{} // closed when busy is 0; nil if nobody waits for that
-	whole   int64         // bytes of a body that was read to its end, or is in memory
+	least   int64         // bytes that a body has: as many as one in memory, or as were read of one
 
 	fault atomic.Bool // the caller's body failed, not the host
 }
@@ -96,7 +96,7 @@ func (c *Copies) open(b io.ReadCloser) io.ReadCloser {
 		if c.alone {
 			return b
 		}
-		c.whole, c.memory = max(c.whole, n), b
+		c.least, c.memory = max(c.least, n), b
 		return body.Copy(b)
 	}
 	next := &c.first
@@ -168,15 +168,15 @@ func (b *copied) note(n int, err error) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	b.n += int64(n)
+	c.least = max(c.least, b.n)
 	b.ended = b.ended || err != nil
 	if b.attempt != c.ended {
 		return 0, errSuperseded
 	}
 	if err == io.EOF {
-		if b.n < c.whole {
+		if b.n < c.least {
 			err = errShorter
 		}
-		c.whole = max(c.whole, b.n)
 		if b.trailer != nil {
 			// The caller's code has set them by now, in the caller's own map.
 			maps.Copy(b.trailer, c.req.Trailer)
@@ -295,7 +295,7 @@ func (c *Copies) Next(ctx context.Context, cancel <-chan struct{}, most time.Dur
 		return err
 	}
 	c.next = next
-	if n, ok := body.InMemory(next); ok && n < c.whole {
+	if n, ok := body.InMemory(next); ok && n < c.least {
 		return errShorter
 	}
 	if partly && same(next, last.ReadCloser) && (at < 0 || position(next) != at-last.n) {
