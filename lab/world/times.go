@@ -101,7 +101,9 @@ func (c *checker) wait(retry event, at, late time.Duration) {
 	if waited < retry.Wait-late && c.p.Gate.Enabled != retrip.On {
 		c.breaks("P10", "attempt %d began after %v, the wait was %v", retry.Attempt+1, waited, retry.Wait)
 	}
-	if c.p.Gate.Enabled != retrip.On && !c.r.paused() && waited > max(retry.Wait, 50*time.Millisecond)+late {
+	// After an error, a retry may wait on for its tokens, when a connection has broken.
+	bides := retry.StatusCode == 0 && c.p.Budget != retrip.Off
+	if c.p.Gate.Enabled != retrip.On && !c.r.paused() && !bides && waited > max(retry.Wait, 50*time.Millisecond)+late {
 		c.breaks("P12", "attempt %d began after %v, the wait was %v", retry.Attempt+1, waited, retry.Wait)
 	}
 	// Neither a server's own wait nor a pause of the host is longer than MaxWait, but for the
