@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,10 +101,11 @@ func TestMetrics_GaugesStay(t *testing.T) {
 func TestMetrics_PartlyPaused(t *testing.T) {
 	for name, policy := range map[string]retrip.Policy{"plain": {MaxAttempts: 1}, "retried": {}} {
 		play.Bubble(t, name, func(t *testing.T) {
-			n, m, log := 0, &retrip.Metrics{}, strings.Builder{}
+			m, log := &retrip.Metrics{}, strings.Builder{}
+			var n atomic.Int32
 			tr := &retrip.Transport{Policy: policy, Metrics: m, Logger: slog.New(slog.NewTextHandler(&log, nil)), Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 				time.Sleep(10 * time.Millisecond)
-				if n++; n%10 == 3 {
+				if n.Add(1)%10 == 3 {
 					return play.Reply(503, "Retry-After: 20")(r)
 				}
 				return play.Reply(200)(r)
@@ -112,7 +114,7 @@ func TestMetrics_PartlyPaused(t *testing.T) {
 			for range 100 {
 				wg.Go(func() { try(tr, play.Request(t, "GET", nil)) })
 				time.Sleep(time.Second)
-				if n%10 == 3 {
+				if n.Load()%10 == 3 {
 					continue // the last word may be that of the whole host
 				}
 				s := play.Must(tr.HostState("example.com:80"))
