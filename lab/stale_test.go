@@ -87,6 +87,7 @@ func TestClientTimeout(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			client := &http.Client{Transport: transport, Timeout: 5 * time.Millisecond}
+			named := 0
 			for range 40 {
 				_, err := client.Get(server.URL)
 				var timeout interface{ Timeout() bool }
@@ -95,7 +96,16 @@ func TestClientTimeout(t *testing.T) {
 				if name == "bare" {
 					continue // which has a different text if there is no connection yet
 				}
-				assert.EqualError(t, err, `Get "`+server.URL+`": context deadline exceeded (Client.Timeout exceeded while awaiting headers)`)
+				text := `Get "` + server.URL + `": context deadline exceeded`
+				if err.Error() == text+" (Client.Timeout exceeded while awaiting headers)" {
+					named++
+				} else {
+					// On a busy machine, the client may be late to say that it was its Timeout.
+					assert.EqualError(t, err, text)
+				}
+			}
+			if name != "bare" {
+				assert.GreaterOrEqual(t, named, 20)
 			}
 		})
 	}
