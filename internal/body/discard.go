@@ -4,6 +4,7 @@
 package body
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"reflect"
@@ -197,7 +198,7 @@ func (d *drain) Ring(*alarm.Alarm) {
 	d.ends = make(chan struct{})
 	d.mu.Unlock()
 	done, canceled := d.Req.Context().Done(), d.Req.Cancel //lint:ignore SA1019 http.Client closes it for its Timeout
-	if await(d.ends, d.Most-min(d.Most, drainAtOnce), done, canceled) || d.cut() && await(d.ends, cutTime, nil, nil) {
+	if Await(d.ends, d.Most-min(d.Most, drainAtOnce), done, canceled) || d.cut() && Await(d.ends, cutTime, nil, nil) {
 		return
 	}
 	returned := make(chan struct{})
@@ -205,7 +206,7 @@ func (d *drain) Ring(*alarm.Alarm) {
 		defer close(returned)
 		d.close(nil)
 	}()
-	await(returned, DrainLeast, done, canceled)
+	Await(returned, DrainLeast, done, canceled)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.left = true
@@ -234,27 +235,12 @@ func dismiss(body io.ReadCloser) {
 		body.Close()
 		return
 	}
-	closeWithin(DrainLeast, body)
+	CloseIn(context.Background(), nil, body, DrainLeast)
 }
 
-// closeWithin closes body in a goroutine of its own, and waits for that for at most the
-// time most.
-func closeWithin(most time.Duration, body io.Closer) {
-	returned := make(chan struct{})
-	var panicked any
-	go func() {
-		defer close(returned)
-		defer func() { panicked = recover() }()
-		body.Close()
-	}()
-	if await(returned, most, nil, nil) {
-		rethrow(panicked)
-	}
-}
-
-// await waits until ended is closed, and reports whether it is, within the time most, and
+// Await waits until ended is closed, and reports whether it is, within the time most, and
 // before done or canceled is closed. Both may be nil.
-func await(ended <-chan struct{}, most time.Duration, done, canceled <-chan struct{}) bool {
+func Await(ended <-chan struct{}, most time.Duration, done, canceled <-chan struct{}) bool {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
@@ -283,12 +269,7 @@ func CloseAside(body io.Closer) {
 
 // CloseSoon closes the body of a request. Like net/http, it doesn't wait for a Close that
 // doesn't return.
-func CloseSoon(body io.ReadCloser) {
-	if t := reflect.TypeOf(body); t == nopCloserType || t == nopCloserWriterToType {
-		return
-	}
-	closeWithin(5*time.Millisecond, body)
-}
+func CloseSoon(body io.ReadCloser) { CloseIn(context.Background(), nil, body, 5*time.Millisecond) }
 
 // closeKind is what is known of a body's Close.
 type closeKind uint8

@@ -75,7 +75,7 @@ func CloseIn(ctx context.Context, cancel <-chan struct{}, body io.ReadCloser, mo
 		defer func() { panicked = recover() }()
 		body.Close()
 	}()
-	if !await(returned, most, ctx.Done(), cancel) {
+	if !Await(returned, most, ctx.Done(), cancel) {
 		return false
 	}
 	rethrow(panicked)

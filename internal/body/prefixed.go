@@ -327,7 +327,7 @@ func (b *Prefixed) Close() error {
 	}
 	if b.context != nil {
 		b.context.Cut()
-		await(late.ended, cutTime, nil, nil)
+		Await(late.ended, cutTime, nil, nil)
 	}
 	dismiss(b.ReadCloser)
 	return nil

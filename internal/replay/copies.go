@@ -254,16 +254,7 @@ func (c *Copies) await(ctx context.Context, cancel <-chan struct{}, most time.Du
 	if idle {
 		return true
 	}
-	timer := time.NewTimer(most)
-	defer timer.Stop()
-	select {
-	case <-came:
-		return true
-	case <-timer.C:
-	case <-ctx.Done():
-	case <-cancel:
-	}
-	return false
+	return body.Await(came, most, ctx.Done(), cancel)
 }
 
 // Sent leaves a body in memory at its end, as a base does that sends it.
