@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/retrip/retrip/internal/account"
-	"github.com/retrip/retrip/internal/budget"
 	"github.com/retrip/retrip/internal/gate"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/span"
@@ -355,74 +354,6 @@ func within(lo, hi, left time.Duration) time.Duration {
 	}
 	return hi
 }
-
-// pay asks the breaker whether it will allow the retry, and takes the tokens for it from
-// the host's budget, or lets the retry bide.
-func (c *Call) pay(r *Rules, h *host.Record, o *Outcome, a *Action, now time.Duration) Reason {
-	if r.Breaker != nil && h.Guards != nil && h.Guards.Breaker.Refuses(span.Add(now, c.retry.wait)) {
-		return BreakerOpen
-	}
-	if c.polls = o.asksAgain(); o.Pending() {
-		return None
-	}
-	if r.Gate && o.limited() {
-		// A refusal costs nothing at a gate: the gate has already slowed down all further
-		// requests, including this one.
-		return None
-	}
-	if h.Debt.Missing == 0 {
-		h.Full = now
-	}
-	var refusal budget.Refusal
-	if c.paid, refusal = h.Debt.Spend(r.Budget, c.failure(o)); refusal == 0 {
-		c.budgeted = true
-		return None
-	}
-	if o.Received() != 0 || o.Timeout || refusal == budget.RouteFailing || now-h.Full > burst || !c.mayBide(r, h) {
-		a.OfRoute = refusal == budget.RouteFailing
-		return budgetReasons[refusal]
-	}
-	c.retry.bides = true
-	return None
-}
-
-// When a connection breaks, all requests on it fail at once, and their retries need more
-// tokens than there are, though the host is well.
-const (
-	burst = 250 * time.Millisecond // after the budget was last full: connections that break so soon may have one cause
-	young = time.Second            // the same: so long may a retry wait for its tokens. The windows of three retries end before
-)
-
-// mayBide reports whether a retry may wait for its tokens: while attempts don't time out, and
-// for no longer than all retries would wait. A gate keeps no place meanwhile.
-func (c *Call) mayBide(r *Rules, h *host.Record) bool {
-	return !r.Gate && h.Debt.Recent == 0 && c.Attempts+c.skipped < r.MaxAttempts
-}
-
-// payLate takes the tokens for a retry that bides, at the end of its wait. If there are
-// none, c skips the retry, and waits on as if it had been sent and had failed: the requests
-// that had tokens find out whether the host is well. The last retry is sent without tokens
-// unless retries fail.
-func (c *Call) payLate(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
-	var refusal budget.Refusal
-	if c.paid, refusal = h.Debt.Spend(r.Budget, budget.Failure{Route: c.Route, Retries: c.failed}); refusal != 0 {
-		c.skipped++
-		lo, hi := r.Backoff.Window(c.backoffStep(), c.Wait)
-		wait := span.Draw(lo, hi, draw)
-		if c.mayBide(r, h) && span.Add(now, hi) <= h.Full+young && wait <= c.TimeLeft(now) {
-			c.Wait, a.Do, a.Wait = wait, Sleep, wait
-			return
-		}
-		if refusal != budget.Exhausted || h.Debt.Row > 0 || h.Debt.Recent > 0 {
-			a.Do, a.Reason, a.OfRoute = Refuse, budgetReasons[refusal], refusal == budget.RouteFailing
-			return
-		}
-	}
-	c.budgeted, c.retry.bides = true, false
-}
-
-// budgetReasons maps a refusal of a budget to a reason.
-var budgetReasons = [...]Reason{budget.Exhausted: BudgetExhausted, budget.Failing: RetriesFailing, budget.RouteFailing: RetriesFailing}
 
 // goOn makes a the wait before the retry, of which some has passed.
 func (c *Call) goOn(a *Action, passed time.Duration) {
