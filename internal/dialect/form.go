@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/retrip/retrip/internal/syntax"
@@ -169,7 +170,7 @@ func parseDuration(s string) (sum time.Duration, ok bool) {
 			word = rest[:min(1, len(rest))]
 		}
 		rest = strings.TrimPrefix(rest[len(word):], ".")
-		part, valid := parseDecimal(number, units[word])
+		part, valid := parseDecimal(number, units()[word])
 		if !valid {
 			return 0, false
 		}
@@ -181,19 +182,19 @@ func parseDuration(s string) (sum time.Duration, ok bool) {
 }
 
 // units are those of durations.
-var units = map[string]time.Duration{}
-
-func init() {
+var units = sync.OnceValue(func() map[string]time.Duration {
+	all := map[string]time.Duration{}
 	for unit, names := range map[time.Duration]string{
 		time.Nanosecond: "ns", time.Microsecond: "us µs", time.Millisecond: "ms msec msecs millis millisecond milliseconds",
 		time.Second: "s sec secs second seconds", time.Minute: "m min mins minute minutes",
 		time.Hour: "h hr hrs hour hours", 24 * time.Hour: "d day days",
 	} {
 		for name := range strings.FieldsSeq(names) {
-			units[name] = unit
+			all[name] = unit
 		}
 	}
-}
+	return all
+})
 
 // isSpent reports whether lines, of numbers, say that nothing is left of a limit.
 func isSpent(lines []string) (spent, ok bool) {
