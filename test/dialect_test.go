@@ -197,9 +197,9 @@ func TestDialects_GlobalWithoutAGate(t *testing.T) {
 			requests.Go(func() { drop(t, tr, play.Request(t, http.MethodGet, nil)) })
 			synctest.Wait()
 			drop(t, tr, play.Request(t, http.MethodGet, nil))
+			requests.Wait()
 			assert.GreaterOrEqual(t, base.At[2], want)
 			assert.True(t, want > time.Second || base.At[2] == want)
-			requests.Wait()
 		})
 	}
 }
