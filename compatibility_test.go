@@ -98,7 +98,7 @@ func TestCompatibility_Words(t *testing.T) {
 
 // countEverything makes every series of the policy "x" appear.
 func countEverything(m *Metrics) {
-	r := &rules{Rules: exchange.Rules{Name: "x"}}
+	r := &rules{Config: exchange.Config{Name: "x"}}
 	m.count(&Transport{}, nil, []*rules{r})
 	p := r.Metrics
 	for i := range meter.Results {

@@ -27,7 +27,7 @@ import (
 // rules is what a Policy amounts to for the requests that follow it. It is
 // immutable.
 type rules struct {
-	exchange.Rules
+	exchange.Config
 	path   string // of the policy, in errors
 	policy Policy // every field resolved
 }
@@ -38,7 +38,7 @@ func init() {
 		if err := r.resolve(&own, &defaults); err != nil {
 			return nil, nil, err
 		}
-		return &r.Rules.Rules, r.policy, nil
+		return &r.Config.Rules, r.policy, nil
 	}
 }
 
@@ -69,7 +69,7 @@ func (r *rules) resolve(own, base *Policy) error {
 	r.Backoff = backoff.Rule{Base: p.Backoff.Base, Cap: p.Backoff.Cap, ThrottleBase: p.Backoff.ThrottleBase, Jitter: backoff.Jitter(p.Backoff.Jitter)}
 	r.AttemptTimeout, r.Deadline, r.BodyIdleTimeout, r.Resume = p.AttemptTimeout, p.Deadline, p.BodyIdleTimeout, p.Resume
 	r.WholeBody, r.MaxReplayBody = p.WholeBody, p.MaxReplayBody
-	r.Asks, r.Classifies, r.GeneratesKeys = r, p.Classify != nil, p.IdempotencyKey == On
+	r.Program, r.Classifies, r.GeneratesKeys = r, p.Classify != nil, p.IdempotencyKey == On
 	for status := http.StatusInternalServerError; status < 600; status++ {
 		r.Retry.Add(status)
 	}
@@ -150,7 +150,7 @@ func (p Policy) clone() Policy {
 	return p
 }
 
-// The methods below are what r asks of the program; see [exchange.Questions].
+// The methods below are what r asks of the program; see [exchange.Program].
 
 // GateName returns the name of the gate at which req waits. It stays bounded, and different
 // ones stay different.

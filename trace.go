@@ -111,13 +111,13 @@ func (t *Trace) run(stage exchange.Stage, e Event) {
 // owner is a Transport as its requests know it; see [exchange.Owner].
 type owner struct{ t *Transport }
 
-// Tell implements [exchange.Owner].
-func (o owner) Tell(asked exchange.Asked, stage exchange.Stage, told exchange.Event) {
-	e := Event{Request: told.Request, Policy: told.Policy, Attempt: told.Attempt, StatusCode: told.StatusCode, Header: told.Header, Err: told.Err,
-		Reason: Reason(told.Reason), Offset: told.Offset, Wait: told.Wait, FromServer: told.FromServer, Sends: told.Sends, Elapsed: told.Elapsed,
-		maxWait: told.MaxWait, why: Reason(told.Why), failed: told.Failed}
+// Report implements [exchange.Owner].
+func (o owner) Report(own exchange.Override, stage exchange.Stage, r exchange.Report) {
+	e := Event{Request: r.Request, Policy: r.Policy, Attempt: r.Attempt, StatusCode: r.StatusCode, Header: r.Header, Err: r.Err,
+		Reason: Reason(r.Reason), Offset: r.Offset, Wait: r.Wait, FromServer: r.FromServer, Sends: r.Sends, Elapsed: r.Elapsed,
+		maxWait: r.MaxWait, why: Reason(r.Why), failed: r.Failed}
 	o.t.Trace.run(stage, e)
-	if by, _ := asked.(*override); by != nil {
+	if by, _ := own.(*override); by != nil {
 		for _, t := range by.traces {
 			t.run(stage, e)
 		}
@@ -272,14 +272,14 @@ func (owner) Error(e *exchange.Error) error {
 // Changed implements [exchange.Owner].
 func (o owner) Changed(req *http.Request, e *host.Entry, change host.Change, now time.Duration) {
 	if o.t.Logger != nil || o.t.Trace != nil && o.t.Trace.Host != nil {
-		o.tellChange(req, e, change, now)
+		o.reportChange(req, e, change, now)
 	}
 }
 
-// tellChange must not be inlined: requests that wait would have its large stack frame.
+// reportChange must not be inlined: requests that wait would have its large stack frame.
 //
 //go:noinline
-func (o owner) tellChange(req *http.Request, e *host.Entry, change host.Change, now time.Duration) {
+func (o owner) reportChange(req *http.Request, e *host.Entry, change host.Change, now time.Duration) {
 	state := o.t.state(o.t.settings.Load(), e, hostkey.Of(req.URL), now)
 	if e.Others {
 		state.Host = host.OtherHosts
@@ -307,8 +307,8 @@ func (o owner) tellChange(req *http.Request, e *host.Entry, change host.Change, 
 // Unsaid implements [exchange.Owner].
 func (o owner) Unsaid() bool { return o.t.journal.Pending() }
 
-// Hooked implements [exchange.Asked].
+// Hooked implements [exchange.Override].
 func (o *override) Hooked() bool { return len(o.traces) > 0 }
 
-// Incoming implements [exchange.Asked].
+// Incoming implements [exchange.Override].
 func (o *override) Incoming(ctx context.Context) int { return o.from.Attempt(ctx) }

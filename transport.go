@@ -115,10 +115,10 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
-	if o == nil { // an Asked that holds a nil pointer isn't nil
-		return exchange.Do(&s.Env, &r.Rules, req, nil)
+	if o == nil { // an Override that holds a nil pointer isn't nil
+		return exchange.Do(&s.Env, &r.Config, req, nil)
 	}
-	return exchange.Do(&s.Env, &r.Rules, req, o)
+	return exchange.Do(&s.Env, &r.Config, req, o)
 }
 
 // start makes t's settings on first use.

@@ -39,8 +39,8 @@ type download struct {
 	body.Joined
 
 	env      *Env
-	r        *Rules
-	asked    Asked
+	cfg      *Config
+	override Override
 	req      *http.Request // the caller's
 	http2    bool          // the response came over HTTP/2
 	whole    resume.Representation
@@ -50,7 +50,7 @@ type download struct {
 	since    int           // attempts before the first continuation at that offset
 	broke    time.Duration // instant at which the body broke at that offset
 	waited   bool          // for a turn, at that offset
-	met      error         // how the body broke at that offset before
+	earlier  error         // how the body broke at that offset before
 	skipped  int64         // bytes discarded
 	usual    time.Duration // that the response took, if its duration matters
 }
@@ -61,10 +61,10 @@ func (x *exchange) join() {
 	if x.last.broken != nil || !body.In(x.req, x.last.resp) {
 		return
 	}
-	d := &download{env: x.env, r: x.r, asked: x.asked, req: x.req, http2: x.last.resp.ProtoMajor > 1, attempts: x.call.Attempts, last: -1}
+	d := &download{env: x.env, cfg: x.cfg, override: x.override, req: x.req, http2: x.last.resp.ProtoMajor > 1, attempts: x.call.Attempts, last: -1}
 	if x.last.began != 0 {
 		// The host may have been overloaded.
-		d.usual = min(x.env.now()-x.last.began, x.r.turns().Slow/3*4)
+		d.usual = min(x.env.now()-x.last.began, x.cfg.turns().Slow/3*4)
 	}
 	end := int64(-1)
 	whole, refusal := resume.Of(x.req, x.last.resp)
@@ -82,25 +82,25 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 	switch {
 	case ctx.Err() != nil:
 		// The body broke because the caller has gone.
-		return d.end(reasonGone(context.Cause(ctx)).String(), at, broken, broken)
+		return d.giveUp(reasonGone(context.Cause(ctx)).String(), at, broken, broken)
 	case d.refusal != "":
-		return d.end(d.refusal, at, broken, d.lost(d.refusal, at, broken, 0))
+		return d.giveUp(d.refusal, at, broken, d.lost(d.refusal, at, broken, 0))
 	}
 	if at != d.last {
 		if at > d.whole.First {
 			d.attempts = 1
 		}
-		d.last, d.since, d.met, d.broke, d.waited = at, d.attempts, nil, d.env.now(), false
+		d.last, d.since, d.earlier, d.broke, d.waited = at, d.attempts, nil, d.env.now(), false
 	}
 	r := reply{why: resume.RefusedProgress, waits: true}
 	if d.attempts-d.since < emptyMost {
-		r = d.ask(ctx, at, broken, nil)
+		r = d.requestRest(ctx, at, broken, nil)
 	}
 	if r.waits {
 		r = d.waitForTurns(ctx, at, broken, r)
 	}
 	if r.why != "" {
-		return d.end(r.why, at, broken, d.lost(r.why, at, cmp.Or(r.err, broken), r.status))
+		return d.giveUp(r.why, at, broken, d.lost(r.why, at, cmp.Or(r.err, broken), r.status))
 	}
 	return r.part, nil
 }
@@ -118,13 +118,13 @@ type reply struct {
 	took    time.Duration // the last attempt
 }
 
-// ask requests the rest of the representation as the exchange of a request whose last
+// requestRest requests the rest of the representation as the exchange of a request whose last
 // attempt has just failed, or, with a decision, as a turn.
-func (d *download) ask(ctx context.Context, at int64, broken error, turn *about) (r reply) {
+func (d *download) requestRest(ctx context.Context, at int64, broken error, turn *decision) (r reply) {
 	req := d.req.WithContext(ctx)
 	req.Header = d.whole.Ask(req.Header, at)
 	x := exchange{journey: journey{rest: d, reported: tally{request: true}}}
-	x.init(d.env, d.r, req, replay.None, d.asked)
+	x.init(d.env, d.cfg, req, replay.None, d.override)
 	x.endBy(d.latest())
 	x.last.take(nil, broken)
 	x.last.began = d.env.now()
@@ -132,7 +132,7 @@ func (d *download) ask(ctx context.Context, at int64, broken error, turn *about)
 	first := decide.Ended
 	if turn != nil {
 		// The turn is the last attempt for now, and the host's budget doesn't apply to it.
-		first, x.decision, x.call.Attempts = decide.Due, *turn, max(d.attempts, d.r.MaxAttempts-1)
+		first, x.decision, x.call.Attempts = decide.Due, *turn, max(d.attempts, d.cfg.MaxAttempts-1)
 	}
 	resp, err := x.run(first)
 	d.attempts = x.call.Attempts
@@ -173,7 +173,7 @@ func (d *download) accept(r *reply, resp *http.Response, at int64, broken error,
 		same, err := d.Repeated(resp.Body, skip, n)
 		if err != nil {
 			// The reader of this part learns how it broke.
-			d.meet(broken)
+			d.addBreak(broken)
 			r.part = body.Part{Body: brokenBody{err}, Until: land.Until}
 			return
 		}
@@ -186,29 +186,29 @@ func (d *download) accept(r *reply, resp *http.Response, at int64, broken error,
 		r.why, r.err, r.status = refusal, broken, resp.StatusCode
 		return
 	}
-	d.r.Metrics.Resumed(Continued, max(0, at-d.whole.First-land.Skip))
-	d.tell(Continued, at, broken)
+	d.cfg.Metrics.Resumed(Continued, max(0, at-d.whole.First-land.Skip))
+	d.report(Continued, at, broken)
 	taken = true
-	d.meet(broken)
+	d.addBreak(broken)
 	r.part = body.Part{Body: resp.Body, Skip: skip, Until: land.Until}
 }
 
 // latest returns the instant at which Policy.Resume is over.
 func (d *download) latest() time.Duration {
-	return max(1, span.Add(d.broke, d.r.Resume))
+	return max(1, span.Add(d.broke, d.cfg.Resume))
 }
 
-// meet records how the body broke. It keeps few errors of those at one offset.
-func (d *download) meet(broken error) {
-	if d.met == nil || d.attempts-d.since <= emptyMost {
-		d.met = joined(d.met, kept(broken))
+// addBreak records how the body broke. It keeps few errors of those at one offset.
+func (d *download) addBreak(broken error) {
+	if d.earlier == nil || d.attempts-d.since <= emptyMost {
+		d.earlier = joined(d.earlier, kept(broken))
 	}
 }
 
 // waitForTurns continues a body that may not be retried now. It asks the host whenever it is
 // the body's turn among all that wait for the host.
 func (d *download) waitForTurns(ctx context.Context, at int64, broken error, r reply) reply {
-	key, rule := hostkey.Of(d.req.URL), d.r.turns()
+	key, rule := hostkey.Of(d.req.URL), d.cfg.turns()
 	d.waited = true
 	q := d.env.Turns.Join(key)
 	defer d.env.Turns.Leave(key, q)
@@ -218,7 +218,7 @@ func (d *download) waitForTurns(ctx context.Context, at int64, broken error, r r
 	// The reader learns what happened before the wait and last, however many turns failed.
 	before := r.err
 	for r.waits {
-		if r.word > d.r.MaxWait {
+		if r.word > d.cfg.MaxWait {
 			r.why = decide.WaitTooLong.String()
 			break
 		}
@@ -263,7 +263,7 @@ func (d *download) takeTurn(ctx context.Context, at int64, broken error, r reply
 	}
 	pass := sync.OnceFunc(q.Pass)
 	defer pass()
-	next := about{reason: cmp.Or(r.retry, decide.Error)}
+	next := decision{reason: cmp.Or(r.retry, decide.Error)}
 	for {
 		now := d.env.now()
 		wait, ok := q.Wait(rule, now, d.latest(), chance.Draw())
@@ -277,7 +277,7 @@ func (d *download) takeTurn(ctx context.Context, at int64, broken error, r reply
 	}
 	// A turn that isn't answered holds up no other body for long.
 	defer time.AfterFunc(rule.Cap, pass).Stop()
-	r = d.ask(ctx, at, broken, &next)
+	r = d.requestRest(ctx, at, broken, &next)
 	result := turns.Continued
 	switch {
 	case r.waits && r.timeout:
@@ -301,7 +301,7 @@ func (d *download) lost(why string, at int64, err error, status int) error {
 	if d.waited {
 		idle = d.env.now() - d.broke
 	}
-	return &continueError{joined(d.met, err), at, why, status, idle}
+	return &continueError{joined(d.earlier, err), at, why, status, idle}
 }
 
 // joined returns an error that wraps both, each of them once. earlier may be nil.
@@ -359,16 +359,16 @@ func (d *download) land(resp *http.Response, at int64) (resume.Landing, string) 
 	return l, ""
 }
 
-// end reports why the Transport doesn't continue the body, which has ended with
+// giveUp reports why the Transport doesn't continue the body, which has ended with
 // broken. It returns err for the reader.
-func (d *download) end(why string, at int64, broken, err error) (body.Part, error) {
-	d.r.Metrics.Resumed(why, 0)
-	d.tell(why, at, broken)
+func (d *download) giveUp(why string, at int64, broken, err error) (body.Part, error) {
+	d.cfg.Metrics.Resumed(why, 0)
+	d.report(why, at, broken)
 	return body.Part{}, err
 }
 
-// tell reports the result for a body that has ended with broken to hooks and
+// report reports the result for a body that has ended with broken to hooks and
 // log.
-func (d *download) tell(result string, at int64, broken error) {
-	d.env.Owner.Tell(d.asked, Resumes, Event{Request: d.req, Policy: d.r.Name, Attempt: d.attempts, Reason: result, Offset: at, Err: broken})
+func (d *download) report(result string, at int64, broken error) {
+	d.env.Owner.Report(d.override, Resumes, Report{Request: d.req, Policy: d.cfg.Name, Attempt: d.attempts, Reason: result, Offset: at, Err: broken})
 }

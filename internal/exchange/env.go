@@ -46,19 +46,19 @@ type Tables struct {
 	Hedges   hedge.Table
 }
 
-func (s *Env) now() time.Duration { return time.Since(s.Epoch) }
+func (env *Env) now() time.Duration { return time.Since(env.Epoch) }
 
-// answered remembers that req, of which others to the host failed, has got an answer.
-func (s *Env) answered(req *http.Request) { s.Failures.Answer(hostkey.Of(req.URL), s.now) }
+// recordAnswer remembers that req, of which others to the host failed, has got an answer.
+func (env *Env) recordAnswer(req *http.Request) { env.Failures.Answer(hostkey.Of(req.URL), env.now) }
 
 // instant returns the instant of a reading of the clock.
-func (s *Env) instant(t time.Time) time.Duration { return t.Sub(s.Epoch) }
+func (env *Env) instant(t time.Time) time.Duration { return t.Sub(env.Epoch) }
 
 // due returns the instant of the deadline at, from 1 on. If at comes from a message, or from the
 // clock of another machine, it has no monotonic reading, and Sub compares it with the wall clock.
 // That must be the one of now: the clock may have been set since the epoch, and the machine slept.
-func (s *Env) due(at, now time.Time) time.Duration {
-	return max(1, span.Add(at.Sub(now), s.instant(now))) // 0 would mean no deadline
+func (env *Env) due(at, now time.Time) time.Duration {
+	return max(1, span.Add(at.Sub(now), env.instant(now))) // 0 would mean no deadline
 }
 
 // Owner is the Transport to which a request belongs.
@@ -69,22 +69,22 @@ type Owner interface {
 	// Error returns the error that the caller sees.
 	Error(*Error) error
 
-	// Tell runs the hooks for a stage of a request and writes its log record. Changed
+	// Report runs the hooks for a stage of a request and writes its log record. Changed
 	// does so for a change of a host, and Unsaid reports whether the log still has
 	// something to say.
-	Tell(asked Asked, stage Stage, e Event)
+	Report(override Override, stage Stage, e Report)
 	Changed(req *http.Request, e *host.Entry, change host.Change, now time.Duration)
 	Unsaid() bool
 }
 
-// Rules is what a Policy amounts to for the requests that follow it. It is immutable.
-type Rules struct {
+// Config is what a Policy amounts to for the requests that follow it. It is immutable.
+type Config struct {
 	decide.Rules
 	AttemptTimeout, Deadline, BodyIdleTimeout, Resume time.Duration
 	WholeBody, MaxReplayBody                          int64
 
-	Asks          Questions
-	Classifies    bool // Asks.Classify has an opinion
+	Program       Program
+	Classifies    bool // Program.Classify has an opinion
 	GeneratesKeys bool // requests that aren't idempotent get a key
 
 	Timed       bool    // the duration of attempts matters
@@ -98,16 +98,16 @@ type Rules struct {
 	Metrics     *meter.Policy // nil counts nothing
 }
 
-// Questions are what rules leave to the program.
-type Questions interface {
+// Program is what a policy leaves to the program that uses retrip.
+type Program interface {
 	Idempotent(*http.Request) bool
 	NewKey(http.Header) string     // a key for a request with this header, or "" if it has one
 	GateName(*http.Request) string // the gate at which the request waits
 	Classify(*http.Request, *http.Response, error) decide.Verdict
 }
 
-// Asked is what the context of a request asks for; nil if nothing.
-type Asked interface {
+// Override is what the context of a request asks for; nil if nothing.
+type Override interface {
 	Hooked() bool // there are hooks
 
 	// Incoming returns the number of the incoming attempt on whose behalf the request is
@@ -128,8 +128,8 @@ const (
 	Unread // for the log: Reason names a field that no dialect understands
 )
 
-// Event describes a stage of a request; see retrip.Event.
-type Event struct {
+// Report describes a stage of a request; see retrip.Event.
+type Report struct {
 	Request     *http.Request
 	Policy      string
 	Attempt     int
@@ -158,9 +158,9 @@ type Error struct {
 }
 
 // turns returns the rule for the turns of bodies that wait.
-func (r *Rules) turns() turns.Rule {
+func (cfg *Config) turns() turns.Rule {
 	return turns.Rule{
-		Cap:  max(1, min(max(turns.CapLeast, r.Backoff.Cap), r.Resume/4)),
-		Slow: time.Duration(turns.SlowShare * float64(max(0, r.AttemptTimeout))),
+		Cap:  max(1, min(max(turns.CapLeast, cfg.Backoff.Cap), cfg.Resume/4)),
+		Slow: time.Duration(turns.SlowShare * float64(max(0, cfg.AttemptTimeout))),
 	}
 }

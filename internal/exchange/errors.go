@@ -60,17 +60,17 @@ type omitted int
 
 func (n *omitted) Error() string { return strconv.Itoa(int(*n)) + " more" }
 
-// meet records an error of an attempt, or of the wait after it.
-func (j *journey) meet(err error) {
-	if len(j.met) >= 2*keptErrors {
-		n, ok := j.met[keptErrors].(*omitted)
+// addError records an error of an attempt, or of the wait after it.
+func (x *journey) addError(err error) {
+	if len(x.errs) >= 2*keptErrors {
+		n, ok := x.errs[keptErrors].(*omitted)
 		if ok {
-			j.met = slices.Delete(j.met, keptErrors+1, keptErrors+2)
+			x.errs = slices.Delete(x.errs, keptErrors+1, keptErrors+2)
 		} else {
 			n = new(omitted)
-			j.met[keptErrors] = n
+			x.errs[keptErrors] = n
 		}
 		*n++
 	}
-	j.met = append(j.met, err)
+	x.errs = append(x.errs, err)
 }

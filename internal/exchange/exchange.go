@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package exchange takes a request through its attempts. It drives the machine of package
-// decide: it sends, waits and reports as the machine says. It knows no retrip.Policy: Rules
-// are what a policy amounts to.
+// decide: it sends, waits and reports as the machine says. It knows no retrip.Policy: a Config
+// is what a policy amounts to.
 //
 // A request has three layers, each of which knows only those before it: place, where it is
 // (its host, its clock, its waits); journey, what has happened to it, and the reports of
@@ -39,79 +39,46 @@ type exchange struct {
 // What belongs to the last attempt is in last, which is reset as a whole.
 type journey struct {
 	place
-	asked    Asked
+	override Override
 	payload  payload
 	last     last
 	event    decide.Event // the last
-	decision about        // of the last attempt: its retry, or why there is none
+	decision decision     // of the last attempt: its retry, or why there is none
 	cause    error        // an error that isn't the outcome of an attempt: why the caller has gone, or the error of GetBody
-	met      []error      // errors of attempts, in order; see meet
-	seen     seen         // of the last discarded response; see forget
+	errs     []error      // errors of attempts, in order; see addError
+	excerpt  excerpt      // of the last discarded response; see forget
 	rest     *download    // whose body the request continues; nil: it is the caller's own
 
 	// Together these take little space.
 	reported   tally
-	how        host.Failure // of the last attempt that failed; zero: none
+	failure    host.Failure // of the last attempt that failed; zero: none
 	idempotent bool
 	hooked     bool // there are hooks
 }
 
-// about is what an action says about an attempt that has ended.
-type about struct {
+// decision is what an action says about an attempt that has ended.
+type decision struct {
 	reason decide.Reason
 	wait   time.Duration
 }
 
-// seen is what an error or hook may have to show of a discarded response. The
-// response itself would keep its attempt in memory during a wait.
-type seen struct {
-	status int
-	header http.Header
-}
-
-// clock is the time of an exchange. It reads the system's clock only if the time
-// matters.
-type clock struct {
-	env      *Env          // for its epoch
-	started  time.Time     // first reading; zero before
-	entered  time.Duration // instant at which RoundTrip began, if there are hooks or histograms of durations
-	deadline time.Duration // instant at which Policy.Deadline, or Policy.Resume, ends an attempt; 0 if the context's deadline does
-}
-
-// start returns the first reading of the clock.
-func (c *clock) start() time.Time {
-	if c.started.IsZero() {
-		c.started = time.Now()
-	}
-	return c.started
-}
-
-// now returns the current instant.
-func (c *clock) now() time.Duration {
-	if c.started.IsZero() {
-		c.started = time.Now()
-		return c.env.instant(c.started)
-	}
-	return c.env.now()
-}
-
-// init begins x, for a request that follows r. Only rest, idempotent and reported may be
+// init begins x, for a request that follows cfg. Only rest, idempotent and reported may be
 // set before.
-func (x *exchange) init(env *Env, r *Rules, req *http.Request, kind replay.Kind, asked Asked) {
-	x.env, x.r, x.rules, x.req, x.asked = env, r, &r.Rules, req, asked
+func (x *exchange) init(env *Env, cfg *Config, req *http.Request, kind replay.Kind, override Override) {
+	x.env, x.cfg, x.rules, x.req, x.override = env, cfg, &cfg.Rules, req, override
 	x.payload.kind = kind
-	x.hooked = env.Traced || asked != nil && asked.Hooked()
-	if x.hooked || r.Metrics.Timed() {
+	x.hooked = env.Traced || override != nil && override.Hooked()
+	if x.hooked || cfg.Metrics.Timed() {
 		x.entered = x.now()
 	}
 	if deadline, ok := x.req.Context().Deadline(); ok {
 		x.call.Deadline = x.env.due(deadline, time.Now())
 	}
-	if x.r.Deadline > 0 && x.rest == nil {
-		x.endBy(span.Add(x.now(), x.r.Deadline))
+	if x.cfg.Deadline > 0 && x.rest == nil {
+		x.endBy(span.Add(x.now(), x.cfg.Deadline))
 	}
 	if env.Fleet != nil {
-		x.call.Account = r.Fleet
+		x.call.Account = cfg.Fleet
 	}
 }
 
@@ -134,19 +101,19 @@ func (x *exchange) endBy(at time.Duration) {
 // limit returns how long the attempt may take by the rules, and the error of one that takes
 // longer. A limit of 0 is none.
 func (x *exchange) limit() (limit time.Duration, tooLate error) {
-	limit, tooLate = max(0, x.r.AttemptTimeout), errAttemptTimeout
-	if idle := x.r.BodyIdleTimeout; x.rest != nil && idle > 0 && (limit == 0 || idle < limit) {
+	limit, tooLate = max(0, x.cfg.AttemptTimeout), errAttemptTimeout
+	if idle := x.cfg.BodyIdleTimeout; x.rest != nil && idle > 0 && (limit == 0 || idle < limit) {
 		// A Read of the body that the response continues waits for it.
 		limit, tooLate = idle, errBodyIdle
 	}
 	if left := max(1, x.deadline-x.last.began); x.deadline != 0 && (limit == 0 || left < limit) {
-		limit, tooLate = left, x.late()
+		limit, tooLate = left, x.lateError()
 	}
 	return limit, tooLate
 }
 
-// most returns how long the attempt may take, or 0 if nothing bounds it.
-func (x *exchange) most() time.Duration {
+// attemptTime returns how long the attempt may take, or 0 if nothing bounds it.
+func (x *exchange) attemptTime() time.Duration {
 	most, _ := x.limit()
 	if left := max(1, x.call.Deadline-x.last.began); x.call.Deadline != 0 && (most == 0 || left < most) {
 		most = left
@@ -162,7 +129,7 @@ func (x *exchange) run(from decide.Kind) (*http.Response, error) {
 		switch do := x.step(what); do {
 		case decide.Send:
 			x.send()
-			x.weigh()
+			x.completeEvent()
 			what = decide.Ended
 		case decide.Ask:
 			what = x.askFleet()
@@ -177,35 +144,35 @@ func (x *exchange) run(from decide.Kind) (*http.Response, error) {
 // enter sets up what all attempts share, and returns the kind of the first event.
 func (x *exchange) enter(from decide.Kind) decide.Kind {
 	if x.call.Attempts == 0 || x.rest != nil {
-		x.idempotent = x.r.Asks.Idempotent(x.req)
+		x.idempotent = x.cfg.Program.Idempotent(x.req)
 	}
 	// Keep the caller's own key: the caller may retry with the same key.
-	if x.r.GeneratesKeys && !x.idempotent && x.rest == nil {
-		x.key = x.r.Asks.NewKey(x.req.Header)
+	if x.cfg.GeneratesKeys && !x.idempotent && x.rest == nil {
+		x.key = x.cfg.Program.NewKey(x.req.Header)
 		x.idempotent = x.key != ""
 	}
 	if x.payload.kind >= replay.Gotten {
-		x.payload.open(x.r, x.req)
+		x.payload.open(x.cfg, x.req)
 	}
 	switch from {
 	case decide.Began:
 		if gone := x.gone(); gone != nil {
-			return x.leave(gone)
+			return x.recordGone(gone)
 		}
-		if x.r.Breaker != nil || x.r.Gate {
-			x.look((*host.Table).Pin)
+		if x.cfg.Breaker != nil || x.cfg.Gate {
+			x.pinIfTroubled((*host.Table).Pin)
 		}
 	case decide.Ended:
 		if x.rest == nil {
 			// Here, not in adopt: a body that panics as it is closed must find x cleaned up.
 			x.last.take(x.last.resp, x.last.err)
-			x.learn(x.env.Base)
+			x.recordRoute(x.env.Base)
 		}
 		x.classify()
-		x.weigh()
+		x.completeEvent()
 	case decide.Due:
 		x.call.WaitsFrom(x.pin())
-		x.goOn()
+		x.beginRetry()
 	}
 	return from
 }
@@ -238,13 +205,13 @@ func (x *exchange) step(what decide.Kind) decide.Deed {
 	}
 	// A Send, or a wait that goes on, keeps what was decided about the last attempt.
 	if a.Reason != decide.None || a.Do >= decide.Answer {
-		x.decision = about{a.Reason, a.Wait}
+		x.decision = decision{a.Reason, a.Wait}
 	}
 	switch what {
 	case decide.Ended:
-		x.note(now)
+		x.recordDecision(now)
 	case decide.Heard:
-		x.r.Metrics.AskedFleet(a.Reason == decide.FleetBudget, x.event.Known)
+		x.cfg.Metrics.AskedFleet(a.Reason == decide.FleetBudget, x.event.Known)
 		x.logFleet()
 	}
 	switch a.Reason {
@@ -263,26 +230,26 @@ func (x *exchange) step(what decide.Kind) decide.Deed {
 	if a.Change != 0 {
 		x.changed(a.Change)
 	}
-	if a.AtGate || x.since != 0 {
+	if a.AtGate || x.gateSince != 0 {
 		x.timeQueue(now)
 	}
 	return a.Do
 }
 
-// weigh completes the event that the last attempt has ended, with what its decision needs.
+// completeEvent completes the event that the last attempt has ended, with what its decision needs.
 // A success doesn't change the state of a host without trouble, and its instant then
 // doesn't matter.
-func (x *exchange) weigh() {
+func (x *exchange) completeEvent() {
 	x.reroute()
 	o := &x.event.Outcome
-	failed := x.r.Retryable(o)
+	failed := x.cfg.Retryable(o)
 	switch {
 	case x.host != nil:
 		x.last.decided = x.now()
 	case failed:
 		x.last.decided = x.pin()
 	default:
-		x.last.decided = x.look((*host.Table).PinGood)
+		x.last.decided = x.pinIfTroubled((*host.Table).PinGood)
 	}
 	if x.host == nil {
 		if o.Canceled {
@@ -291,19 +258,19 @@ func (x *exchange) weigh() {
 		return
 	}
 	if failed && !o.Pending() {
-		x.how = x.describe()
-		x.host.FailsAt(x.last.decided, x.how)
+		x.failure = x.describeFailure()
+		x.host.FailsAt(x.last.decided, x.failure)
 	}
 	if x.last.began != 0 {
 		o.Took = x.last.decided - x.last.began
 	}
-	// note ends the hold, once it is decided whether there is another attempt.
+	// recordDecision ends the hold, once it is decided whether there is another attempt.
 	once := x.payload.once
 	o.Replay = (once == nil || once.Hold()) && !x.faulty()
 }
 
-// note records and reports what has been decided about the last attempt at the instant now.
-func (x *exchange) note(now time.Duration) {
+// recordDecision records and reports what has been decided about the last attempt at the instant now.
+func (x *exchange) recordDecision(now time.Duration) {
 	o, a := &x.event.Outcome, &x.action
 	if x.host != nil {
 		if once := x.payload.once; once != nil {
@@ -326,51 +293,41 @@ func (x *exchange) note(now time.Duration) {
 
 // obey makes the host obey what a server has said in o, the outcome of an attempt that
 // doesn't count. Nothing else in o counts for the host.
-func (j *journey) obey(o *decide.Outcome) {
-	if !j.r.Refused(o) {
+func (x *journey) obey(o *decide.Outcome) {
+	if !x.cfg.Refused(o) {
 		return
 	}
-	if j.host == nil {
-		j.pin()
+	if x.host == nil {
+		x.pin()
 	}
-	h := &j.host.Record
-	change, wakes := j.rules.Obey(h, &j.call, o, j.env.now(), chance.Draw())
+	h := &x.host.Record
+	change, wakes := x.rules.Obey(h, &x.call, o, x.env.now(), chance.Draw())
 	if wakes {
 		wakeOthers(h)
 	}
 	if change != 0 {
-		j.changed(change)
+		x.changed(change)
 	}
 }
 
-// goOn records and reports the decision to make another attempt. Of the last one, which
+// beginRetry records and reports the decision to make another attempt. Of the last one, which
 // nobody needs during a wait that may be long, it keeps only what hooks and errors show.
-func (j *journey) goOn() {
-	if j.last.broken != nil {
-		j.last.err, j.last.broken = j.last.failure(), nil
-		body.Dismiss(j.forget(j.last.resp))
-	}
-	if j.heard() {
-		j.tellRetry()
-	}
-	if j.last.err != nil {
-		j.last.err = kept(j.last.err)
-		j.meet(j.last.err)
-	}
-	l := j.last
-	j.last = last{sends: l.sends, resp: l.resp, err: l.err, held: l.held, discarded: l.discarded}
-	if l.held {
-		j.last.attempt = l.attempt // for discard
-	}
-	j.event.Outcome = decide.Outcome{}
-}
-
-// drop releases what the hedge x holds.
-func (x *exchange) drop() {
-	// Nobody would recover a panic of a body that is closed here.
-	defer func() { _ = recover() }()
-	x.last.attempt.Abandon()
-	if x.last.held {
+func (x *journey) beginRetry() {
+	if x.last.broken != nil {
+		x.last.err, x.last.broken = x.last.failure(), nil
 		body.Dismiss(x.forget(x.last.resp))
 	}
+	if x.observed() {
+		x.reportRetry()
+	}
+	if x.last.err != nil {
+		x.last.err = kept(x.last.err)
+		x.addError(x.last.err)
+	}
+	l := x.last
+	x.last = last{sends: l.sends, resp: l.resp, err: l.err, inHand: l.inHand, discarded: l.discarded}
+	if l.inHand {
+		x.last.attempt = l.attempt // for discard
+	}
+	x.event.Outcome = decide.Outcome{}
 }

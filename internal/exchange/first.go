@@ -15,21 +15,21 @@ import (
 
 // Do takes req through its attempts. A plain first attempt goes straight to Base; the
 // exchange begins where something isn't plain.
-func Do(env *Env, r *Rules, req *http.Request, asked Asked) (*http.Response, error) {
+func Do(env *Env, cfg *Config, req *http.Request, override Override) (*http.Response, error) {
 	// Base may read the body even after it has returned, so look at it before.
 	f := first{kind: replay.KindOf(req)}
-	if asked == nil && f.plain(env, r, req) && f.suffices(env, r, req) {
+	if override == nil && f.plain(env, cfg, req) && f.suffices(env, cfg, req) {
 		return f.resp, nil
 	}
-	return begin(env, r, req, asked, &f)
+	return begin(env, cfg, req, override, &f)
 }
 
 // plain reports whether the first attempt needs nothing but Base.
-func (f *first) plain(env *Env, r *Rules, req *http.Request) bool {
-	if !r.Plain || env.Traced || env.Watch&attempt.WatchHandshake != 0 || f.kind > replay.Memory {
+func (f *first) plain(env *Env, cfg *Config, req *http.Request) bool {
+	if !cfg.Plain || env.Traced || env.Watch&attempt.WatchHandshake != 0 || f.kind > replay.Memory {
 		return false
 	}
-	if env.Fleet != nil && r.Fleet != 0 || env.Spares.Some() {
+	if env.Fleet != nil && cfg.Fleet != 0 || env.Spares.Some() {
 		return false
 	}
 	ctx := req.Context()
@@ -49,9 +49,9 @@ type first struct {
 
 // suffices makes the attempt, and reports whether its answer needs nothing but to be
 // counted.
-func (f *first) suffices(env *Env, r *Rules, req *http.Request) bool {
-	f.idempotent = r.Asks.Idempotent(req)
-	f.sendPlain(env, r, req)
+func (f *first) suffices(env *Env, cfg *Config, req *http.Request) bool {
+	f.idempotent = cfg.Program.Idempotent(req)
+	f.sendPlain(env, cfg, req)
 	resp := f.resp
 	if f.err != nil || resp == nil || resp.StatusCode <= 0 || resp.StatusCode >= http.StatusBadRequest {
 		return false
@@ -60,9 +60,9 @@ func (f *first) suffices(env *Env, r *Rules, req *http.Request) bool {
 	if news || !env.Hosts.Calm(req.URL, &f.hash) {
 		return false
 	}
-	r.Metrics.Answered(resp.StatusCode)
+	cfg.Metrics.Answered(resp.StatusCode)
 	if env.Failures.Knows(req.URL, &f.hash) {
-		env.answered(req)
+		env.recordAnswer(req)
 	}
 	return true
 }
@@ -71,7 +71,7 @@ func (f *first) suffices(env *Env, r *Rules, req *http.Request) bool {
 // retry.
 //
 //go:noinline
-func (f *first) sendPlain(env *Env, r *Rules, req *http.Request) {
+func (f *first) sendPlain(env *Env, cfg *Config, req *http.Request) {
 	if _, ok := req.Context().Deadline(); ok || !env.Hosts.Calm(req.URL, &f.hash) {
 		f.began = time.Now()
 	}
@@ -79,7 +79,7 @@ func (f *first) sendPlain(env *Env, r *Rules, req *http.Request) {
 	returned := false
 	defer func() {
 		if !returned {
-			f.panicked(env, r, req)
+			f.panicked(env, cfg, req)
 		}
 	}()
 	f.resp, f.err = env.Base.RoundTrip(req)
@@ -90,9 +90,9 @@ func (f *first) sendPlain(env *Env, r *Rules, req *http.Request) {
 // inlined, to keep the stack frame of every request small.
 //
 //go:noinline
-func (f *first) panicked(env *Env, r *Rules, req *http.Request) {
+func (f *first) panicked(env *Env, cfg *Config, req *http.Request) {
 	var x exchange
-	x.init(env, r, req, f.kind, nil)
+	x.init(env, cfg, req, f.kind, nil)
 	x.adopt(f)
 	x.cleanUp()
 }
@@ -101,16 +101,16 @@ func (f *first) panicked(env *Env, r *Rules, req *http.Request) {
 // attempt, and the exchange begins where that has ended.
 //
 //go:noinline
-func begin(env *Env, r *Rules, req *http.Request, asked Asked, f *first) (*http.Response, error) {
+func begin(env *Env, cfg *Config, req *http.Request, override Override, f *first) (*http.Response, error) {
 	var x exchange
-	x.init(env, r, req, f.kind, asked)
+	x.init(env, cfg, req, f.kind, override)
 	what := decide.Began
 	if f.made {
 		x.adopt(f)
 		what = decide.Ended
 	}
 	resp, err := x.run(what)
-	if r.Resume > 0 && resp != nil {
+	if cfg.Resume > 0 && resp != nil {
 		x.join()
 	}
 	return resp, err

@@ -41,12 +41,12 @@ func (x *exchange) askFleet() decide.Kind {
 		if gone := x.awaitFleet(host, answer); gone != nil {
 			// Waiting for the answer is part of the wait, so end as in a wait.
 			if !again {
-				x.goOn()
+				x.beginRetry()
 			}
-			if x.last.held {
+			if x.last.inHand {
 				body.Dismiss(x.forget(x.last.resp))
 			}
-			return x.leave(gone)
+			return x.recordGone(gone)
 		}
 	}
 	x.event.Level, x.event.Known = f.Level(host, size)
@@ -55,37 +55,37 @@ func (x *exchange) askFleet() decide.Kind {
 
 // awaitFleet waits for the store's answer, for as long as a request may. If the
 // caller goes meanwhile, it returns why.
-func (p *place) awaitFleet(host hostkey.Key, answer <-chan struct{}) (gone error) {
+func (x *place) awaitFleet(host hostkey.Key, answer <-chan struct{}) (gone error) {
 	select {
 	case <-answer:
 		return nil
 	default:
 	}
-	most, now := account.OpTimeout, p.env.now()
-	left := p.call.TimeLeft(now)
+	most, now := account.OpTimeout, x.env.now()
+	left := x.call.TimeLeft(now)
 	timer := time.NewTimer(min(most, left))
-	if gone := p.sleep(timer, answer); gone != nil {
+	if gone := x.sleep(timer, answer); gone != nil {
 		return gone
 	}
-	if p.env.now()-now >= most {
-		p.env.Fleet.Overdue(host, answer)
+	if x.env.now()-now >= most {
+		x.env.Fleet.Overdue(host, answer)
 	}
 	return nil
 }
 
 // logFleet logs that the store is away or back, if that is news.
-func (p *place) logFleet() {
-	if p.env.Logger == nil {
+func (x *place) logFleet() {
+	if x.env.Logger == nil {
 		return
 	}
-	host, news, away := p.env.Fleet.Tell()
+	host, news, away := x.env.Fleet.Tell()
 	switch {
 	case !news:
 	case host != "":
-		p.env.Logger.LogAttrs(p.req.Context(), slog.LevelWarn, "retrip: the fleet's store is away for a host, whose budget decides alone", slog.String("host", host), slog.String("error", redact.Error(away)))
+		x.env.Logger.LogAttrs(x.req.Context(), slog.LevelWarn, "retrip: the fleet's store is away for a host, whose budget decides alone", slog.String("host", host), slog.String("error", redact.Error(away)))
 	case away != nil:
-		p.env.Logger.LogAttrs(p.req.Context(), slog.LevelWarn, "retrip: the fleet's store is away, budgets decide alone", slog.String("error", redact.Error(away)))
+		x.env.Logger.LogAttrs(x.req.Context(), slog.LevelWarn, "retrip: the fleet's store is away, budgets decide alone", slog.String("error", redact.Error(away)))
 	default:
-		p.env.Logger.LogAttrs(p.req.Context(), slog.LevelInfo, "retrip: the fleet's store is back")
+		x.env.Logger.LogAttrs(x.req.Context(), slog.LevelInfo, "retrip: the fleet's store is back")
 	}
 }

@@ -5,7 +5,6 @@ package exchange
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -32,7 +31,7 @@ type last struct {
 	resp      *http.Response
 	err       error
 	broken    *body.Prefixed // the body of resp, if it had to be whole and broke
-	held      bool           // resp is in hand: neither returned nor discarded
+	inHand    bool           // resp is in hand: neither returned nor discarded
 	discarded bool           // its response has been discarded
 	whole     bool           // all of the body of resp has been read
 	awaits    bool           // the attempt is limited as a Read of the body is that it continues
@@ -47,38 +46,38 @@ func (l *last) take(resp *http.Response, err error) {
 	case resp == nil:
 		err = fault.ErrNothing
 	}
-	l.resp, l.err, l.held = resp, err, resp != nil
+	l.resp, l.err, l.inHand = resp, err, resp != nil
 }
 
 // classify ends the last attempt, reduces what the base returned to what a decision needs,
 // and sets event.Outcome.
-func (j *journey) classify() {
-	o, l := &j.event.Outcome, &j.last
-	o.Idempotent = j.idempotent
-	if idle := j.r.BodyIdleTimeout; idle > 0 && body.In(j.req, l.resp) {
-		l.resp.Body = body.Watch(l.resp.Body, idle, errBodyIdle, l.attempt, j.r.Metrics)
+func (x *journey) classify() {
+	o, l := &x.event.Outcome, &x.last
+	o.Idempotent = x.idempotent
+	if idle := x.cfg.BodyIdleTimeout; idle > 0 && body.In(x.req, l.resp) {
+		l.resp.Body = body.Watch(l.resp.Body, idle, errBodyIdle, l.attempt, x.cfg.Metrics)
 	}
-	if j.r.WholeBody > 0 && j.awaitsBody() {
-		l.readWhole(j.r.WholeBody)
+	if x.cfg.WholeBody > 0 && x.awaitsBody() {
+		l.readWhole(x.cfg.WholeBody)
 	}
 	// Classify may peek at the body, so it runs within the attempt.
-	if j.r.Classifies && l.resp != nil && l.broken == nil {
-		o.Verdict = j.r.Asks.Classify(j.req, l.resp, nil)
+	if x.cfg.Classifies && l.resp != nil && l.broken == nil {
+		o.Verdict = x.cfg.Program.Classify(x.req, l.resp, nil)
 		l.resp = body.Apart(l.resp, l.cutter())
 	}
 	came := l.resp
 	if l.attempt != nil {
-		l.end()
+		l.endAttempt()
 	}
 	if err := l.failure(); err != nil {
-		j.classifyFailure(came, err)
+		x.classifyFailure(came, err)
 		return
 	}
 	// A response without a status is still a response.
 	o.Status = cmp.Or(l.resp.StatusCode, 1)
 	header := l.resp.Header
 	if o.Status >= 400 && o.Verdict == decide.ByRule {
-		switch j.r.Dialects.Verdict(o.Status, header) {
+		switch x.cfg.Dialects.Verdict(o.Status, header) {
 		case dialect.Retry:
 			o.Verdict = decide.Retryable
 		case dialect.Throttle:
@@ -88,49 +87,49 @@ func (j *journey) classify() {
 			o.Forbidden = true
 		}
 	}
-	if o.Status == http.StatusGatewayTimeout && o.Verdict == decide.ByRule && syntax.OnlyIfCached(j.req.Header) {
+	if o.Status == http.StatusGatewayTimeout && o.Verdict == decide.ByRule && syntax.OnlyIfCached(x.req.Header) {
 		o.Verdict = decide.Final
 	}
-	if j.r.Retryable(o) {
-		o.Canceled = j.gone() != nil
-		if j.r.Dialects != nil || header["Retry-After"] != nil {
-			j.hear(o.Status, header)
+	if x.cfg.Retryable(o) {
+		o.Canceled = x.gone() != nil
+		if x.cfg.Dialects != nil || header["Retry-After"] != nil {
+			x.hear(o.Status, header)
 		}
 	}
 }
 
 // hear adds to the outcome the wait that a response with the status and header asks for.
-func (j *journey) hear(status int, header http.Header) {
-	o, now := &j.event.Outcome, time.Now()
-	if j.env.Logger != nil {
-		if name, lines := j.r.Dialects.Unread(header, now); name != "" {
-			j.tellUnread(status, name, lines)
+func (x *journey) hear(status int, header http.Header) {
+	o, now := &x.event.Outcome, time.Now()
+	if x.env.Logger != nil {
+		if name, lines := x.cfg.Dialects.Unread(header, now); name != "" {
+			x.reportUnread(status, name, lines)
 		}
 	}
-	o.RetryAfter, o.OfAll = j.r.Dialects.Wait(status, header, now), j.r.Dialects.Global(header)
+	o.RetryAfter, o.OfAll = x.cfg.Dialects.Wait(status, header, now), x.cfg.Dialects.Global(header)
 }
 
 // classifyFailure completes the outcome of an attempt that has failed with err. came is a
 // response that came nevertheless, or nil.
-func (j *journey) classifyFailure(came *http.Response, err error) {
-	o, l := &j.event.Outcome, &j.last
+func (x *journey) classifyFailure(came *http.Response, err error) {
+	o, l := &x.event.Outcome, &x.last
 	if l.race != nil && l.race.decided() {
 		// The error is that the hedge was faster.
 		return
 	}
-	if j.gone() != nil {
+	if x.gone() != nil {
 		o.Canceled = true
 		return
 	}
 	o.Timeout = fault.Timeout(err)
-	o.Hopeless = j.faulty()
+	o.Hopeless = x.faulty()
 	if l.broken == nil {
 		o.Resent = errors.Is(err, attempt.ErrHiddenSends)
-		o.Hopeless = o.Hopeless || l.refusedByCaller() || l.hopeless(j.req, err, j.env)
-		o.Idempotent = o.Idempotent || l.neverProcessed(j.env.Inner)
+		o.Hopeless = o.Hopeless || l.refusedByCaller() || l.hopeless(x.req, err, x.env)
+		o.Idempotent = o.Idempotent || l.neverProcessed(x.env.Inner)
 	}
-	if j.r.Classifies {
-		o.Verdict = j.r.Asks.Classify(j.req, nil, err)
+	if x.cfg.Classifies {
+		o.Verdict = x.cfg.Program.Classify(x.req, nil, err)
 	}
 	o.Hopeless = o.Hopeless && o.Verdict == decide.ByRule
 	if came == nil {
@@ -142,32 +141,32 @@ func (j *journey) classifyFailure(came *http.Response, err error) {
 	// What the server said about retries holds, though its body broke or it came too late.
 	o.Lost = came.StatusCode
 	if o.Verdict == decide.ByRule {
-		said := j.r.Dialects.Verdict(o.Lost, came.Header)
+		said := x.cfg.Dialects.Verdict(o.Lost, came.Header)
 		o.Forbidden, o.OfRate = said == dialect.Stop, said == dialect.Throttle
 	}
-	j.hear(o.Lost, came.Header)
+	x.hear(o.Lost, came.Header)
 	if l.resp == nil {
-		j.forget(came)
+		x.forget(came)
 	}
 }
 
 // good reports whether the outcome of the attempt is an answer that no other attempt
 // should replace.
-func (j *journey) good() bool {
-	o := &j.event.Outcome
-	return o.Well() && !j.r.Retryable(o)
+func (x *journey) good() bool {
+	o := &x.event.Outcome
+	return o.Well() && !x.cfg.Retryable(o)
 }
 
 // awaitsBody reports whether the body of the response must arrive within the attempt. One
 // that is retried anyway needn't, nor one that the server produces over time, nor one that
 // continues a body, whose reader watches and continues it.
-func (j *journey) awaitsBody() bool {
-	if j.rest != nil || !body.In(j.req, j.last.resp) {
+func (x *journey) awaitsBody() bool {
+	if x.rest != nil || !body.In(x.req, x.last.resp) {
 		return false
 	}
-	resp, a := j.last.resp, j.last.attempt
+	resp, a := x.last.resp, x.last.attempt
 	produced := syntax.IsStream(resp.Header) || a != nil && !a.BodySent()
-	return !produced && !j.r.Retry.Has(resp.StatusCode)
+	return !produced && !x.cfg.Retry.Has(resp.StatusCode)
 }
 
 // readWhole reads the body of the response ahead, up to limit bytes.
@@ -192,8 +191,8 @@ func (l *last) cutter() body.Cutter {
 	return l.attempt
 }
 
-// end ends the attempt, whose outcome is known.
-func (l *last) end() {
+// endAttempt ends the attempt, whose outcome is known.
+func (l *last) endAttempt() {
 	switch a := l.attempt; {
 	case l.broken != nil:
 		_, err := a.End(nil, l.broken.Err())
@@ -202,7 +201,7 @@ func (l *last) end() {
 		a.Finish(l.resp)
 	default:
 		l.resp, l.err = a.End(l.resp, l.err)
-		l.held = l.resp != nil
+		l.inHand = l.resp != nil
 	}
 }
 
@@ -222,8 +221,8 @@ func (e brokenError) Error() string { return fmt.Sprintf("response body: %v", e.
 func (e brokenError) Unwrap() error { return e.error }
 
 // faulty reports whether the caller's own body caused the failure.
-func (j *journey) faulty() bool {
-	p := &j.payload
+func (x *journey) faulty() bool {
+	p := &x.payload
 	return p.kind == replay.Unfit || p.once != nil && p.once.AtFault() || p.copies != nil && p.copies.AtFault()
 }
 
@@ -272,162 +271,3 @@ func (l *last) refusedByCaller() bool {
 	err := l.attempt.HandshakeError(l.err)
 	return err != nil && fault.RefusedByCaller(err)
 }
-
-// finish ends the exchange, and returns the results of RoundTrip.
-func (x *exchange) finish(do decide.Deed) (resp *http.Response, err error) {
-	switch {
-	case do == decide.Answer && x.last.resp != nil:
-		x.report()
-		x.last.held = false
-		resp = x.last.resp
-		if once := x.payload.once; once != nil && once.Seal(how(x.env.Base, resp)) {
-			// The end of resp is also that of a request body that the base may still read.
-			body.EndWith(resp, once, true, new(body.Releasing))
-		}
-	case do == decide.Answer:
-		err = x.failed()
-	case x.call.Attempts == 0 && x.host == nil && x.cause != nil:
-		err = x.goneBefore()
-	default:
-		err = x.fail(x.cause)
-	}
-	if err != nil {
-		x.awaitClient()
-	}
-	x.done = true
-	return resp, err
-}
-
-// how returns how an attempt with base has ended for its body. net/http passes a body that
-// it has closed on to another connection only over HTTP/2, and reads it no more after a
-// refusal. Another base may.
-func how(base http.RoundTripper, resp *http.Response) replay.End {
-	if isNetHTTP(base) && (resp.ProtoMajor == 1 || resp.StatusCode >= 300) {
-		return replay.Refused
-	}
-	return replay.Answered
-}
-
-// failed ends the exchange with the error of its last attempt.
-func (j *journey) failed() error {
-	if j.last.err != nil { // else the response has been discarded
-		j.meet(j.last.err)
-	}
-	if j.cause != nil {
-		return j.fail(j.cause)
-	}
-	single := len(j.met) == 1 && j.call.Attempts == 1
-	if gone := j.gone(); j.event.Outcome.Canceled && j.hides(gone) {
-		canceled := fault.Canceled(j.last.err)
-		blames := !canceled && errors.Is(j.last.err, context.Canceled) // the caller, though its time was up
-		if !single || blames || !errors.Is(gone, context.DeadlineExceeded) || context.Cause(j.req.Context()) != j.req.Context().Err() {
-			if errors.Is(gone, j.last.err) {
-				// gone already wraps the error.
-				j.met[len(j.met)-1], j.last.err = gone, gone
-				return j.fail(nil)
-			}
-			return j.fail(gone)
-		}
-		if canceled {
-			j.last.err = context.DeadlineExceeded
-		}
-	}
-	if !single {
-		return j.fail(nil)
-	}
-	j.report()
-	if e, ok := j.last.err.(fault.NilPointer); ok {
-		return e.Err
-	}
-	if isLong(j.last.err) {
-		return longError{j.last.err}
-	}
-	return j.last.err
-}
-
-// goneBefore ends the exchange for a caller that went before the first attempt,
-// with the error that net/http returns in that case.
-func (j *journey) goneBefore() error {
-	j.last.err = context.Cause(j.req.Context())
-	switch {
-	case j.last.err != nil && j.req.Context().Done() != nil:
-	case j.decision.reason == decide.Deadline:
-		j.last.err = j.cause
-	default:
-		j.last.err = fault.ErrRequestCanceled
-	}
-	j.report()
-	return j.last.err
-}
-
-// hides reports whether the last error doesn't say why the caller has gone.
-// After Request.Cancel, the base's error is returned alone if it is the only
-// one.
-func (j *journey) hides(gone error) bool {
-	if j.req.Context().Err() == nil {
-		return gone != nil && (len(j.met) > 1 || !errors.Is(gone, context.Canceled))
-	}
-	return !(errors.Is(j.last.err, j.req.Context().Err()) && errors.Is(j.last.err, context.Cause(j.req.Context())))
-}
-
-// fail ends the exchange with an *Error. If err isn't nil, it is the last error
-// in it.
-func (j *journey) fail(err error) error {
-	if err != nil {
-		j.last.err = err
-		j.meet(err)
-	}
-	j.report()
-	return j.env.Owner.Error(&Error{Attempts: j.call.Attempts, Reason: j.decision.reason, StatusCode: j.seen.status, Header: j.seen.header, RetryAfter: j.decision.wait, Errs: j.met, Last: j.last.err})
-}
-
-// cleanUp releases everything that the exchange holds.
-func (x *exchange) cleanUp() {
-	defer x.closeBodies()
-	// Release first what other requests depend on: closing a body may panic.
-	if !x.done {
-		// Give back what an attempt that has panicked has taken.
-		x.step(decide.Gone)
-		x.countRest()
-	}
-	if x.host != nil {
-		// If the policies have been replaced meanwhile, the exchange may have spent more
-		// tokens than the new budget holds.
-		x.env.Owner.Fit(x.host, x.env)
-		now := x.last.decided
-		if now == 0 {
-			now = x.env.now()
-		}
-		x.env.Hosts.Unpin(x.host, now)
-	}
-	if x.done {
-		return
-	}
-	if x.last.attempt != nil {
-		x.last.attempt.Abandon()
-	}
-	if x.last.held {
-		body.Dismiss(x.last.resp)
-	}
-}
-
-// awaitClient waits until http.Client knows that its Timeout has passed. The
-// client signals its Timeout with the deadline of the context and with
-// Request.Cancel, and names the Timeout in the error only if it has closed
-// Request.Cancel.
-func (p *place) awaitClient() {
-	canceled := legacyCancel(p.req)
-	if canceled == nil || p.req.Context().Err() != context.DeadlineExceeded {
-		return
-	}
-	timer := time.NewTimer(clientGrace)
-	defer timer.Stop()
-	select {
-	case <-canceled:
-	case <-timer.C:
-		// The deadline was the caller's own.
-	}
-}
-
-// clientGrace is how far apart the two signals may be.
-const clientGrace = 5 * time.Millisecond

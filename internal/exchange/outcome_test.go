@@ -26,7 +26,7 @@ import (
 func TestExchange_AttemptsShareNothing(t *testing.T) {
 	earlier := last{
 		attempt: attempt.Begin(&http.Request{}, 0), began: 1, decided: 2, sends: 3, resp: &http.Response{}, err: errors.New("earlier"),
-		race: &race{}, broken: &body.Prefixed{}, held: true, discarded: true, whole: true, awaits: true,
+		race: &race{}, broken: &body.Prefixed{}, inHand: true, discarded: true, whole: true, awaits: true,
 	}
 	fields := reflect.ValueOf(earlier)
 	for i := range fields.NumField() {
@@ -37,15 +37,15 @@ func TestExchange_AttemptsShareNothing(t *testing.T) {
 	req, err := http.NewRequest(http.MethodGet, "http://example.com/", nil)
 	require.NoError(t, err)
 	var x exchange
-	x.init(env, &Rules{}, req, replay.None, nil)
+	x.init(env, &Config{}, req, replay.None, nil)
 	x.call.Attempts, x.last = 1, earlier
 	x.send()
-	assert.Equal(t, last{resp: answer, held: true}, x.last)
+	assert.Equal(t, last{resp: answer, inHand: true}, x.last)
 
 	x.last = earlier
 	x.last.broken = nil // its response is discarded at once
-	x.goOn()
-	assert.Equal(t, last{attempt: earlier.attempt, sends: 3, resp: earlier.resp, err: earlier.err, held: true, discarded: true}, x.last)
+	x.beginRetry()
+	assert.Equal(t, last{attempt: earlier.attempt, sends: 3, resp: earlier.resp, err: earlier.err, inHand: true, discarded: true}, x.last)
 	x.discard(0)
 	assert.Equal(t, last{sends: 3, err: earlier.err, discarded: true}, x.last, "a wait keeps no attempt")
 }
@@ -56,7 +56,7 @@ func TestExchange_AttemptsBeginAnew(t *testing.T) {
 	req, err := http.NewRequest(http.MethodGet, "http://example.com/", nil)
 	require.NoError(t, err)
 	var x exchange
-	x.init(env, &Rules{Deadline: time.Hour}, req, replay.None, nil)
+	x.init(env, &Config{Deadline: time.Hour}, req, replay.None, nil)
 	x.call.Attempts++
 	x.send()
 	first := x.last.began

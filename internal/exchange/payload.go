@@ -22,10 +22,10 @@ type payload struct {
 }
 
 // open prepares the body for as many attempts.
-func (p *payload) open(r *Rules, req *http.Request) {
-	switch alone := r.MaxAttempts <= 1; {
+func (p *payload) open(cfg *Config, req *http.Request) {
+	switch alone := cfg.MaxAttempts <= 1; {
 	case p.kind == replay.Once && !alone:
-		p.once = replay.Open(req, max(0, r.MaxReplayBody))
+		p.once = replay.Open(req, max(0, cfg.MaxReplayBody))
 	case p.kind >= replay.Gotten:
 		p.copies = replay.NewCopies(req, alone)
 	}
@@ -42,12 +42,12 @@ func (x *exchange) renew() (ok bool) {
 	switch p := &x.payload; {
 	case p.once != nil:
 		// While the account was asked, the base may have read more of the body than is kept.
-		return x.event.Kind != decide.Heard || p.again()
+		return x.event.Kind != decide.Heard || p.mayReplay()
 	case p.copies != nil:
 		if !x.last.unsent(x.env.Inner) {
 			p.copies.Sent()
 		}
-		err := p.copies.Next(x.req.Context(), legacyCancel(x.req), x.spare(x.action.Wait))
+		err := p.copies.Next(x.req.Context(), legacyCancel(x.req), x.drainTime(x.action.Wait))
 		x.cause = fault.Usable(err)
 		return err == nil
 	case !p.begun && x.last.unsent(x.env.Inner):
@@ -80,9 +80,9 @@ func (p *payload) attach(a *attempt.Attempt, idempotent bool) {
 	}
 }
 
-// again reports whether a one-shot body can be replayed within the attempt. If
+// mayReplay reports whether a one-shot body can be replayed within the attempt. If
 // it reports true, the body stays replayable until then.
-func (p *payload) again() (again bool) {
+func (p *payload) mayReplay() (again bool) {
 	if p.once == nil {
 		return false
 	}

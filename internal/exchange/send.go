@@ -24,22 +24,22 @@ func (x *exchange) send() {
 	x.last = last{}
 	x.event = decide.Event{}
 	if x.hooked {
-		x.tellAttempt()
+		x.reportAttempt()
 	}
 	if x.timed() {
 		x.last.began = x.beginning()
 	}
 	base := x.env.Base
 	if spares := &x.env.Spares; x.route.Avoid(spares, x.req.URL) {
-		base = x.route.Another(spares, base, x.req.URL, x.most())
+		base = x.route.Another(spares, base, x.req.URL, x.attemptTime())
 	}
-	hedges := x.r.Hedge.Share > 0 && x.hedges()
+	hedges := x.cfg.Hedge.Share > 0 && x.hedges()
 	var req *http.Request
 	if hedges || x.derives() {
 		req = x.derive()
 	}
 	if x.call.Attempts > 1 {
-		x.r.Metrics.Retry(x.req.Context(), x.decision.reason.String(), x.decision.wait, x.reported.fromServer)
+		x.cfg.Metrics.Retry(x.req.Context(), x.decision.reason.String(), x.decision.wait, x.reported.fromServer)
 	}
 	x.reported.attempted, x.reported.pending = true, true
 	switch {
@@ -51,7 +51,7 @@ func (x *exchange) send() {
 		x.use(base, req)
 	default:
 		x.last.take(base.RoundTrip(x.req))
-		x.learn(base)
+		x.recordRoute(base)
 	}
 	x.classify()
 }
@@ -68,13 +68,13 @@ func (x *exchange) bound() {
 func (x *exchange) use(base http.RoundTripper, req *http.Request) {
 	netHTTP := isNetHTTP(base)
 	resp, err := x.last.attempt.Use(base, netHTTP, req)
-	for resp == nil && fault.GoneAway(err) && x.last.attempt.MayUseAgain() && x.payload.again() {
+	for resp == nil && fault.GoneAway(err) && x.last.attempt.MayUseAgain() && x.payload.mayReplay() {
 		// net/http does the same if the request has a GetBody. The connection
 		// has ended, which is no sign of trouble at the host.
 		req = x.last.attempt.Again(x.payload.once.Give)
 		resp, err = x.last.attempt.Use(base, netHTTP, req)
 	}
-	if limit := x.r.AttemptTimeout; x.last.awaits && x.last.attempt.InTime() && limit > 0 {
+	if limit := x.cfg.AttemptTimeout; x.last.awaits && x.last.attempt.InTime() && limit > 0 {
 		// What Classify waits for must still arrive within AttemptTimeout.
 		x.last.attempt.Limit(x.start(), limit, errAttemptTimeout)
 	}
@@ -83,7 +83,7 @@ func (x *exchange) use(base http.RoundTripper, req *http.Request) {
 	}
 	x.last.sends = x.last.attempt.Sends()
 	x.last.take(resp, err)
-	x.learn(base)
+	x.recordRoute(base)
 	if x.last.resp != nil {
 		x.last.attempt.GiveBack(x.last.resp, req, x.req)
 	}
@@ -91,11 +91,11 @@ func (x *exchange) use(base http.RoundTripper, req *http.Request) {
 
 // beginning returns the current instant. At first attempts to hosts in no trouble,
 // that is the first reading of the clock: nothing has waited since, unless a hook did.
-func (j *journey) beginning() time.Duration {
-	if j.call.Attempts == 1 && j.host == nil && !j.hooked {
-		return j.env.instant(j.start())
+func (x *journey) beginning() time.Duration {
+	if x.call.Attempts == 1 && x.host == nil && !x.hooked {
+		return x.env.instant(x.start())
 	}
-	return j.now()
+	return x.now()
 }
 
 // isNetHTTP reports whether base is a transport of net/http.
@@ -109,21 +109,21 @@ func isNetHTTP(base http.RoundTripper) bool {
 
 // timed reports whether the duration of an attempt matters: to a time limit, or because a
 // good answer to an attempt that began after a pause says that other requests needn't wait.
-func (j *journey) timed() bool {
-	return j.call.Deadline != 0 || j.r.Timed || j.host != nil || j.req.URL != nil && !j.env.Hosts.Calm(j.req.URL, new(host.Hash))
+func (x *journey) timed() bool {
+	return x.call.Deadline != 0 || x.cfg.Timed || x.host != nil || x.req.URL != nil && !x.env.Hosts.Calm(x.req.URL, new(host.Hash))
 }
 
 // derives reports whether the next attempt needs a request of its own.
 func (x *exchange) derives() bool {
 	retry := x.call.Attempts > 1
 	switch {
-	case x.r.Derives || x.deadline != 0, x.hooked, x.route.Other:
+	case x.cfg.Derives || x.deadline != 0, x.hooked, x.route.Other:
 		// It is limited or observed.
 		return true
 	case x.payload.kind >= replay.Gotten, retry && x.payload.kind == replay.Memory:
 		// It gets a body.
 		return true
-	case x.key != "", x.r.RetryHeader != "" && x.number() > 1:
+	case x.key != "", x.cfg.RetryHeader != "" && x.number() > 1:
 		// It gets a header.
 		return true
 	}
@@ -132,11 +132,11 @@ func (x *exchange) derives() bool {
 
 // number returns the number of the attempt. It continues the count of the incoming
 // request on whose behalf the request is made, if a header tells it.
-func (j *journey) number() int {
-	if j.asked == nil || j.r.RetryHeader == "" {
-		return j.call.Attempts
+func (x *journey) number() int {
+	if x.override == nil || x.cfg.RetryHeader == "" {
+		return x.call.Attempts
 	}
-	return j.asked.Incoming(j.req.Context()) - 1 + j.call.Attempts
+	return x.override.Incoming(x.req.Context()) - 1 + x.call.Attempts
 }
 
 // derive returns a request for the next attempt. It shares with the caller's
@@ -145,28 +145,28 @@ func (x *exchange) derive() *http.Request {
 	x.last.attempt = attempt.Begin(x.req, x.env.Watch)
 	req := &x.last.attempt.Req
 	x.payload.attach(x.last.attempt, x.idempotent)
-	if x.r.WholeBody > 0 && x.payload.kind >= replay.Gotten {
+	if x.cfg.WholeBody > 0 && x.payload.kind >= replay.Gotten {
 		x.last.attempt.WatchSent()
 	}
 	if x.key != "" {
 		req.Header = syntax.WithHeader(req.Header, "Idempotency-Key", x.key)
 	}
-	if name, n := x.r.RetryHeader, x.number(); name != "" && n > 1 {
+	if name, n := x.cfg.RetryHeader, x.number(); name != "" && n > 1 {
 		req.Header = syntax.WithHeader(req.Header, name, strconv.Itoa(n))
 	}
 	return req
 }
 
-// late returns the error of an attempt that ends with x.deadline.
-func (x *exchange) late() error {
+// lateError returns the error of an attempt that ends with x.deadline.
+func (x *exchange) lateError() error {
 	if x.rest != nil {
 		return errNoProgress
 	}
 	return errDeadline
 }
 
-// learn records what the last use of base says about connections.
-func (x *exchange) learn(base http.RoundTripper) {
+// recordRoute records what the last use of base says about connections.
+func (x *exchange) recordRoute(base http.RoundTripper) {
 	if resp := x.last.resp; x.route.Other || resp != nil && resp.ProtoMajor == 2 && x.env.Spares.Some() {
 		x.route.Used(&x.env.Spares, base, x.req.URL, resp)
 	}
@@ -177,7 +177,7 @@ func (x *exchange) reroute() {
 	if failed := x.last.failure(); failed != nil {
 		x.doubts(failed)
 	}
-	if o := &x.event.Outcome; o.Status == http.StatusMisdirectedRequest && x.r.Retryable(o) {
+	if o := &x.event.Outcome; o.Status == http.StatusMisdirectedRequest && x.cfg.Retryable(o) {
 		// RFC 9110 §15.5.20: whatever the method, over a different connection.
 		if o.Idempotent = true; !x.route.Renew(&x.env.Spares, x.env.Base) {
 			o.Verdict = decide.Final
@@ -195,9 +195,9 @@ func (x *exchange) doubts(err error) {
 	var limit time.Duration
 	switch {
 	case errors.Is(err, errBodyIdle):
-		limit = x.r.BodyIdleTimeout
+		limit = x.cfg.BodyIdleTimeout
 	case errors.Is(err, errAttemptTimeout):
-		limit = x.r.AttemptTimeout
+		limit = x.cfg.AttemptTimeout
 	case base.ResponseHeaderTimeout > 0 && fault.AwaitedHeaders(err):
 		limit = base.ResponseHeaderTimeout
 	case !fault.Lost(err):

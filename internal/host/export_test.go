@@ -37,5 +37,5 @@ func (t *Table) Marks(hash uint64) (words []uint64) {
 	return words
 }
 
-// EndPause ends the pause of s at once.
-func (s *Record) EndPause() { s.paused.Store(0) }
+// EndPause ends the pause of h at once.
+func (h *Record) EndPause() { h.paused.Store(0) }

@@ -64,65 +64,65 @@ var BreakerChanges = [...]Change{breaker.Same: 0, breaker.Opened: Opened, breake
 
 // StoppedRoutes returns the routes whose retries wait for successes, of those that StopRoute
 // knows. The caller must hold the lock.
-func (s *Record) StoppedRoutes(r budget.Rule) string {
+func (h *Record) StoppedRoutes(r budget.Rule) string {
 	var list []string
-	for i := range s.Debt.Routes {
-		if route := &s.Debt.Routes[i]; route.Told && route.Held(r) > 0 {
-			list = append(list, s.routes[i])
+	for i := range h.Debt.Routes {
+		if route := &h.Debt.Routes[i]; route.Told && route.Held(r) > 0 {
+			list = append(list, h.routes[i])
 		}
 	}
 	return strings.Join(list, ", ")
 }
 
-// Guard returns the guards of s, made on first use. The caller must hold the lock.
-func (s *Record) Guard() *Guards {
-	if s.Guards == nil {
-		s.Guards = &Guards{}
-		if s.Guards.Gates.Made = new(atomic.Int64); s.table != nil {
-			s.Guards.Gates.Made = &s.table.keyed
+// Guard returns the guards of h, made on first use. The caller must hold the lock.
+func (h *Record) Guard() *Guards {
+	if h.Guards == nil {
+		h.Guards = &Guards{}
+		if h.Guards.Gates.Made = new(atomic.Int64); h.table != nil {
+			h.Guards.Gates.Made = &h.table.keyed
 		}
 	}
-	return s.Guards
+	return h.Guards
 }
 
 // MakeRoom drops gates of keys that have no state worth keeping, at whichever host, if
 // there is no place for another. The caller must not hold the lock.
-func (s *Record) MakeRoom(now time.Duration) {
-	if s.table == nil {
-		s.sweepGates(now)
-	} else if s.table.keyed.Load() >= gate.MostKeys {
-		s.table.sweepGates(now)
+func (h *Record) MakeRoom(now time.Duration) {
+	if h.table == nil {
+		h.sweepGates(now)
+	} else if h.table.keyed.Load() >= gate.MostKeys {
+		h.table.sweepGates(now)
 	}
 }
 
-// sweepGates drops the gates of keys of s that have no state worth keeping, if there is
+// sweepGates drops the gates of keys of h that have no state worth keeping, if there is
 // no place for another.
-func (s *Record) sweepGates(now time.Duration) {
-	s.Lock()
-	defer s.Unlock()
-	if s.Guards != nil && s.Guards.Gates.Full() {
-		s.Guards.Gates.Sweep(now)
+func (h *Record) sweepGates(now time.Duration) {
+	h.Lock()
+	defer h.Unlock()
+	if h.Guards != nil && h.Guards.Gates.Full() {
+		h.Guards.Gates.Sweep(now)
 	}
 }
 
 // PausedUntil returns the instant at which the pause of the whole host ends, which may be
 // in the past. It needs no lock.
-func (s *Record) PausedUntil() time.Duration {
-	if until := s.paused.Load(); until != 0 {
+func (h *Record) PausedUntil() time.Duration {
+	if until := h.paused.Load(); until != 0 {
 		return time.Duration(until)
 	}
 	return math.MinInt64
 }
 
 // PausedFor returns the rest of the pause at the instant now, or 0. It needs no lock.
-func (s *Record) PausedFor(now time.Duration) time.Duration {
-	return max(0, span.Sub(s.PausedUntil(), now))
+func (h *Record) PausedFor(now time.Duration) time.Duration {
+	return max(0, span.Sub(h.PausedUntil(), now))
 }
 
 // PauseUntil moves the end of the pause forward, never back. The caller must hold the lock.
-func (s *Record) PauseUntil(until time.Duration) {
-	if paused := s.paused.Load(); paused == 0 || int64(until) > paused {
-		s.paused.Store(cmp.Or(int64(until), 1))
+func (h *Record) PauseUntil(until time.Duration) {
+	if paused := h.paused.Load(); paused == 0 || int64(until) > paused {
+		h.paused.Store(cmp.Or(int64(until), 1))
 	}
 }
 
@@ -137,59 +137,59 @@ const (
 
 // Told records at the instant now a word that pauses the host. The caller must hold the
 // lock.
-func (s *Record) Told(now time.Duration) {
-	if s.proof == since && s.PausedFor(now) > 0 {
-		s.proof = before
+func (h *Record) Told(now time.Duration) {
+	if h.proof == since && h.PausedFor(now) > 0 {
+		h.proof = before
 		return
 	}
-	s.doubtSince, s.proof = now, doubt
+	h.doubtSince, h.proof = now, doubt
 }
 
 // Answered records a good answer to an attempt that began at the instant began. The caller
 // must hold the lock.
-func (s *Record) Answered(began time.Duration) {
-	if s.paused.Load() != 0 && began >= s.doubtSince {
-		s.proof = since
+func (h *Record) Answered(began time.Duration) {
+	if h.paused.Load() != 0 && began >= h.doubtSince {
+		h.proof = since
 	}
 }
 
 // DoubtedFor returns how much longer the pause holds back requests to which the host has
 // not named a wait: not at all while it also gives good answers. The caller must hold the
 // lock.
-func (s *Record) DoubtedFor(now time.Duration) time.Duration {
-	if s.proof != doubt {
+func (h *Record) DoubtedFor(now time.Duration) time.Duration {
+	if h.proof != doubt {
 		return 0
 	}
-	return s.PausedFor(now)
+	return h.PausedFor(now)
 }
 
-// Healed reports whether s holds back no request, its breaker counts no failure, and
-// nothing else in s is worth keeping.
-func (s *Record) Healed(now time.Duration) bool {
-	s.Lock()
-	defer s.Unlock()
-	return s.healed(now)
+// Healed reports whether h holds back no request, its breaker counts no failure, and
+// nothing else in h is worth keeping.
+func (h *Record) Healed(now time.Duration) bool {
+	h.Lock()
+	defer h.Unlock()
+	return h.healed(now)
 }
 
-func (s *Record) healed(now time.Duration) bool { return s.PausedFor(now) == 0 && s.Whole(now) }
+func (h *Record) healed(now time.Duration) bool { return h.PausedFor(now) == 0 && h.Whole(now) }
 
-// Whole reports whether s has healed but for its pause. The caller must hold the lock.
-func (s *Record) Whole(now time.Duration) bool {
-	return s.Debt.Clear() && (s.Guards == nil || s.Guards.Breaker.Healed(now) && s.Guards.Gates.Idle(now))
+// Whole reports whether h has healed but for its pause. The caller must hold the lock.
+func (h *Record) Whole(now time.Duration) bool {
+	return h.Debt.Clear() && (h.Guards == nil || h.Guards.Breaker.Healed(now) && h.Guards.Gates.Idle(now))
 }
 
-// binding reports whether forgetting s would let requests through that it holds back now.
-func (s *Record) binding(now time.Duration) bool {
-	return s.PausedFor(now) > 0 || s.Guards != nil && (s.Guards.Breaker.Binding(now) || s.Guards.Gates.Binding(now))
+// binding reports whether forgetting h would let requests through that it holds back now.
+func (h *Record) binding(now time.Duration) bool {
+	return h.PausedFor(now) > 0 || h.Guards != nil && (h.Guards.Breaker.Binding(now) || h.Guards.Gates.Binding(now))
 }
 
 // Woken returns the Who of a request that waits at a gate and must ask again now, or
 // nil if there is none.
-func (s *Record) Woken() any {
-	s.Lock()
-	defer s.Unlock()
-	if s.Guards == nil {
+func (h *Record) Woken() any {
+	h.Lock()
+	defer h.Unlock()
+	if h.Guards == nil {
 		return nil
 	}
-	return s.Guards.Gates.NextWoken()
+	return h.Guards.Gates.NextWoken()
 }
