@@ -7,10 +7,10 @@
 // durations since an epoch of the caller's choice. Draws must be uniformly
 // distributed.
 //
-// A retry costs the account a token when it is sent, and gives it back when it
+// A retry pays the account a token when it is sent, and gets it back when it
 // succeeds. So the account also holds the retries under way, and a host that
 // answers ever later is noticed before it answers too late. A retry that has
-// waited long holds two, because those that a server sent away come back
+// waited long pays two, because those that a server sent away come back
 // together. Each process pays only once until something succeeds there again: a process
 // whose own network is dead can't know that, and must not spend the tokens of all. If
 // the host is in trouble, all processes pay. A success without a retry pays a fifth of a
@@ -38,8 +38,8 @@ const (
 	// not be asked again.
 	LongWait = time.Second
 
-	// longHeld is how many tokens a retry holds after a longer wait.
-	longHeld = 2
+	// longPrice is what a retry pays after a longer wait.
+	longPrice = 2
 
 	// Age is how old a level may be to count as known.
 	Age = 5 * time.Second
@@ -74,20 +74,20 @@ func Deposit(size float64, draw uint64) float64 {
 	return pay * batch
 }
 
-// Held returns the number of tokens that a retry takes when it is sent after a wait.
-func Held(waited time.Duration) uint8 {
+// Price returns the number of tokens that a retry takes when it is sent after a wait.
+func Price(waited time.Duration) uint8 {
 	if waited > LongWait {
-		return longHeld
+		return longPrice
 	}
 	return Cost
 }
 
-// Back returns how many of its tokens a retry gives back when it has ended.
-func Back(held uint8, succeeded bool) float64 {
-	if held > 0 && !succeeded {
-		held -= Cost
+// Refund returns how many of the tokens that a retry has paid it gets back when it has ended.
+func Refund(paid uint8, succeeded bool) float64 {
+	if paid > 0 && !succeeded {
+		paid -= Cost
 	}
-	return float64(held)
+	return float64(paid)
 }
 
 // Forbids reports whether an account of the given size forbids a retry at the

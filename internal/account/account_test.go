@@ -105,12 +105,12 @@ func TestHeld(t *testing.T) {
 		held              uint8
 		succeeded, failed float64
 	}{{0, 1, 1, 0}, {time.Second, 1, 1, 0}, {time.Second + 1, 2, 2, 1}, {math.MaxInt64, 2, 2, 1}} {
-		assert.Equal(t, test.held, Held(test.waited), "%v", test.waited)
-		assert.Equal(t, test.succeeded, Back(test.held, true), "%v", test.waited)
-		assert.Equal(t, test.failed, Back(test.held, false), "%v", test.waited)
+		assert.Equal(t, test.held, Price(test.waited), "%v", test.waited)
+		assert.Equal(t, test.succeeded, Refund(test.held, true), "%v", test.waited)
+		assert.Equal(t, test.failed, Refund(test.held, false), "%v", test.waited)
 	}
-	assert.Zero(t, Back(0, true), "not charged")
-	assert.Zero(t, Back(0, false), "not charged")
+	assert.Zero(t, Refund(0, true), "not charged")
+	assert.Zero(t, Refund(0, false), "not charged")
 }
 
 func TestLink(t *testing.T) {

@@ -90,12 +90,12 @@ type Failure struct {
 	Route   uint32 // of its request, see [RouteOf]
 	Retries uint8  // of the same request that have failed before
 	Timeout bool
-	Asks    bool // a host that is well has answered: a retry only asks again
+	Polls   bool // a host that is well has answered: a retry only asks again
 }
 
-// Spend takes the tokens for a retry after f and returns their number, or says why there
+// Pay takes the tokens for a retry after f and returns their number, or says why there
 // must be no retry.
-func (d *Debt) Spend(r Rule, f Failure) (paid int32, refusal Refusal) {
+func (d *Debt) Pay(r Rule, f Failure) (paid int32, refusal Refusal) {
 	if r.Size == 0 {
 		return 0, 0
 	}
@@ -106,7 +106,7 @@ func (d *Debt) Spend(r Rule, f Failure) (paid int32, refusal Refusal) {
 	switch {
 	case recent > 0:
 		paid = timeoutRetryCost
-	case f.Retries == 0 || f.Retries >= priced && !f.Asks:
+	case f.Retries == 0 || f.Retries >= priced && !f.Polls:
 		paid = RetryCost
 	}
 	route := d.route(f.Route, false)
@@ -125,8 +125,8 @@ func (d *Debt) Spend(r Rule, f Failure) (paid int32, refusal Refusal) {
 	return paid, 0
 }
 
-// GiveBack returns the tokens that a retry took.
-func (d *Debt) GiveBack(paid int32) { d.owe(d.Missing - int64(paid)) }
+// Refund returns the tokens that a retry took.
+func (d *Debt) Refund(paid int32) { d.owe(d.Missing - int64(paid)) }
 
 // Fit reduces the debt to a budget of the given size: a smaller budget can't
 // miss more than all its tokens, and an unlimited one knows nothing.
@@ -157,7 +157,7 @@ func (d *Debt) Fail(r Rule, f Failure, retry bool, paid int32) {
 			d.Row++
 		}
 	}
-	if !retry || f.Asks {
+	if !retry || f.Polls {
 		return
 	}
 	route := d.route(f.Route, false)
@@ -172,7 +172,7 @@ func (d *Debt) Fail(r Rule, f Failure, retry bool, paid int32) {
 // GiveUp records that no retry follows f, which is recorded already. If the request made too
 // few retries to count for the route, it counts now.
 func (d *Debt) GiveUp(r Rule, f Failure) {
-	if r.Size > 0 && !f.Asks && f.Retries > 0 && f.Retries < priced && d.Recent == 0 && d.route(f.Route, false).Held(r) == 0 {
+	if r.Size > 0 && !f.Polls && f.Retries > 0 && f.Retries < priced && d.Recent == 0 && d.route(f.Route, false).Held(r) == 0 {
 		d.failed(f.Route)
 	}
 }

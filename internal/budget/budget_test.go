@@ -277,7 +277,7 @@ func TestBudget_Contention(t *testing.T) {
 func TestDebt_FilledBeforeTheFailure(t *testing.T) {
 	r := budget.Rule{Size: 5 * budget.Token, Credit: budget.Credit}
 	var d budget.Debt
-	_, refusal := d.Spend(r, budget.Failure{})
+	_, refusal := d.Pay(r, budget.Failure{})
 	require.Zero(t, refusal)
 	for range 2 {
 		d.Succeed(r, 0, true, false, false, 0)
@@ -285,14 +285,14 @@ func TestDebt_FilledBeforeTheFailure(t *testing.T) {
 	d.Fail(r, budget.Failure{}, true, budget.RetryCost)
 	assert.Equal(t, budget.Debt{Missing: budget.RetryCost - 2*budget.Credit, Row: 1}, d, "tokens are missing, so it counts")
 	d = budget.Debt{}
-	d.Spend(r, budget.Failure{})
+	d.Pay(r, budget.Failure{})
 	for range 3 {
 		d.Succeed(r, 0, true, false, false, 0)
 	}
 	d.Fail(r, budget.Failure{}, true, budget.RetryCost)
 	assert.Zero(t, d)
 	for range 3 {
-		_, refusal := d.Spend(r, budget.Failure{})
+		_, refusal := d.Pay(r, budget.Failure{})
 		assert.Zero(t, refusal)
 	}
 }

@@ -94,7 +94,7 @@ func TestDebt_Routes(t *testing.T) {
 	}
 	spend := func(route uint32) (why budget.Refusal) {
 		d.Missing, d.Row = 0, 0
-		_, why = d.Spend(r, budget.Failure{Route: route})
+		_, why = d.Pay(r, budget.Failure{Route: route})
 		return why
 	}
 	for range 5 {

@@ -51,10 +51,10 @@ type Call struct {
 
 	skipped int // retries that the budget didn't allow, instead of which the call has waited on
 
-	began time.Duration // instant at which the current wait began
-	took  time.Duration // the time that the next attempt needs before the deadline
-	paid  int32         // micro-tokens that the last attempt, a retry, took from the host's budget
-	lent  int32         // those of earlier retries that come back if the request ends well
+	began      time.Duration // instant at which the current wait began
+	took       time.Duration // the time that the next attempt needs before the deadline
+	paid       int32         // micro-tokens that the last attempt, a retry, has paid to the host's budget
+	refundable int32         // those of earlier retries that come back if the request ends well
 
 	ticket gate.Ticket // of the host's gates
 
@@ -62,13 +62,13 @@ type Call struct {
 	// count as two attempts, but as one step of the backoff.
 	Hedged bool
 
-	budgeted bool  // the last attempt is a retry that the budget allowed
-	polls    bool  // the last attempt only asks again: the answer before it was no failure of the host
-	named    bool  // the last attempt ended in a 503 that named a wait
-	cuts     uint8 // windows of waits that the deadline has cut
-	failed   uint8 // such retries that have failed
-	held     uint8 // tokens that the fleet's account was charged for the retry under way
-	owed     uint8 // those of earlier retries that come back if the request ends well
+	budgeted        bool  // the last attempt is a retry that the budget allowed
+	polls           bool  // the last attempt only asks again: the answer before it was no failure of the host
+	gotRetryAfter   bool  // the last attempt ended in a response whose Retry-After pauses the host
+	cuts            uint8 // windows of waits that the deadline has cut
+	failed          uint8 // such retries that have failed
+	fleetPaid       uint8 // tokens that the fleet's account was charged for the retry under way
+	fleetRefundable uint8 // those of earlier retries that come back if the request ends well
 }
 
 // Goes says which requests to the host c is one of.
@@ -142,12 +142,12 @@ func (o *Outcome) limited() bool {
 	return o.throttled() && o.Received() != http.StatusServiceUnavailable
 }
 
-// giveBack gives back what c has taken for an attempt that isn't made, or that says
+// returnAll returns what c has taken for an attempt that isn't made, or that says
 // nothing about the host: tokens, a place at the gate and a place among the breaker's
 // probes. It reports whether other calls must ask again now.
-func (c *Call) giveBack(h *host.Record) (wakes bool) {
+func (c *Call) returnAll(h *host.Record) (wakes bool) {
 	if c.paid > 0 {
-		h.Debt.GiveBack(c.paid)
+		h.Debt.Refund(c.paid)
 		c.paid = 0
 	}
 	c.budgeted = false
@@ -168,9 +168,9 @@ func (c *Call) learn(r *Rules, h *host.Record, o *Outcome, a *Action, failed boo
 		// nothing about the host. An error that the policy marks as final
 		// keeps the tokens it took.
 		if !o.Hopeless {
-			c.spent()
+			c.settleBudget()
 		}
-		a.Wakes = c.giveBack(h)
+		a.Wakes = c.returnAll(h)
 		return
 	}
 	switch {
@@ -186,10 +186,10 @@ func (c *Call) learn(r *Rules, h *host.Record, o *Outcome, a *Action, failed boo
 		if o.Took > 0 {
 			h.Answered(span.Sub(now, o.Took))
 		}
-		h.Debt.Succeed(r.Budget, c.paid+c.lent, c.Attempts == 1, c.budgeted, r.slow(o), c.Route)
-		c.paid, c.lent = 0, 0
+		h.Debt.Succeed(r.Budget, c.paid+c.refundable, c.Attempts == 1, c.budgeted, r.slow(o), c.Route)
+		c.paid, c.refundable = 0, 0
 	}
-	c.spent()
+	c.settleBudget()
 	unwell := failed && !o.Pending()
 	switch {
 	case !r.Gate:
@@ -216,8 +216,8 @@ func (c *Call) learn(r *Rules, h *host.Record, o *Outcome, a *Action, failed boo
 // refuse tells the gate of c that the server has refused the attempt of t in o. It reports
 // whether the server has told others to wait longer, and whether other calls must ask again.
 func (c *Call) refuse(t *gate.Ticket, h *host.Record, o *Outcome, now time.Duration, draw uint64) (change host.Change, wakes bool) {
-	told, wakes := h.Guard().Gates.Refuse(t, c.Gate, o.RetryAfter, now, h.PausedUntil(), draw)
-	if told {
+	longer, wakes := h.Guard().Gates.Refuse(t, c.Gate, o.RetryAfter, now, h.PausedUntil(), draw)
+	if longer {
 		change = host.Paused
 	}
 	return change, wakes
@@ -229,21 +229,21 @@ func (r *Rules) pause(h *host.Record, o *Outcome, now time.Duration) (change hos
 	if o.RetryAfter <= 0 || !r.pauses(o) {
 		return change
 	}
-	word := o.RetryAfter
+	wait := o.RetryAfter
 	if r.Gate {
 		// MaxWait would let new requests through before the time that the server
 		// asked for.
-		word = min(word, gate.PauseMost)
-	} else if word > r.MaxWait {
+		wait = min(wait, gate.PauseMost)
+	} else if wait > r.MaxWait {
 		// The request gives up. What it asked for may be gone for a day, and the rest
 		// of the host well.
 		return change
 	}
 	before := r.pausedFor(h, now)
 	if !o.Obeyed {
-		h.Told(now)
+		h.RecordRetryAfter(now)
 	}
-	h.PauseUntil(span.Add(now, word))
+	h.PauseUntil(span.Add(now, wait))
 	if r.pausedFor(h, now) > before {
 		change |= host.Paused
 	}
@@ -262,7 +262,7 @@ func (r *Rules) pausedFor(h *host.Record, now time.Duration) time.Duration {
 // pausedFor returns how long the pause of h holds back c. Whoever wasn't told to wait waits
 // only until the host is seen to answer.
 func (c *Call) pausedFor(h *host.Record, now time.Duration) time.Duration {
-	if c.named {
+	if c.gotRetryAfter {
 		return h.PausedFor(now)
 	}
 	return h.DoubtedFor(now)
@@ -272,9 +272,9 @@ func (c *Call) pausedFor(h *host.Record, now time.Duration) time.Duration {
 // as the 202 of a job that isn't done.
 func (o *Outcome) Pending() bool { return o.Status > 0 && o.Status < 400 && !o.throttled() }
 
-// asksAgain reports whether a retry after o repeats a question rather than a request that
+// polls reports whether a retry after o repeats a question rather than a request that
 // has failed. What it costs comes back if the request ends well.
-func (o *Outcome) asksAgain() bool { return o.Well() && o.Status != http.StatusRequestTimeout }
+func (o *Outcome) polls() bool { return o.Well() && o.Status != http.StatusRequestTimeout }
 
 // timedOut reports whether o is a timeout, be it one that a gateway reports: the server may
 // still work on the request.
@@ -295,7 +295,7 @@ const patient = 30 * time.Second
 
 // failure returns o, an outcome of c, as the budget sees it.
 func (c *Call) failure(o *Outcome) budget.Failure {
-	return budget.Failure{Route: c.Route, Retries: c.failed, Timeout: o.timedOut(), Asks: o.asksAgain()}
+	return budget.Failure{Route: c.Route, Retries: c.failed, Timeout: o.timedOut(), Polls: o.polls()}
 }
 
 // room returns how much time the attempt after o needs before the deadline: as much as the
@@ -316,10 +316,10 @@ func (c *Call) room(h *host.Record, o *Outcome) time.Duration {
 // shorter timeouts, an attempt more at a server under load costs more than it wins.
 const hang = time.Second / 2
 
-// spent keeps what the last attempt took: it isn't given back, or only at the end.
-func (c *Call) spent() {
-	if c.polls && c.lent < 1<<30 { // far above what a sane request pays
-		c.lent += c.paid
+// settleBudget ends what the last attempt has paid: it isn't refunded, or only at the end.
+func (c *Call) settleBudget() {
+	if c.polls && c.refundable < 1<<30 { // far above what a sane request pays
+		c.refundable += c.paid
 	}
 	c.paid, c.budgeted = 0, false
 }

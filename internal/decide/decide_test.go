@@ -382,7 +382,7 @@ func TestStep_AsksAgain(t *testing.T) {
 		end(200, decide.ByRule)
 		assert.Equal(t, tt.at, h.Debt.Missing, "%v", tt.statuses)
 		account := charged
-		paid, _ := h.Debt.Spend(r.Budget, budget.Failure{})
+		paid, _ := h.Debt.Pay(r.Budget, budget.Failure{})
 		end(200, decide.ByRule)
 		assert.Equal(t, tt.at+int64(paid), h.Debt.Missing, "%v", tt.statuses)
 		assert.Equal(t, account, charged, "%v", tt.statuses)

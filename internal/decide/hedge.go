@@ -61,6 +61,6 @@ func (r *Rules) Obey(h *host.Record, c *Call, o *Outcome, now time.Duration, dra
 		return change, false
 	}
 	var ticket gate.Ticket // no gate has released the attempt
-	told, wakes := c.refuse(&ticket, h, o, now, draw)
-	return change | told, wakes
+	longer, wakes := c.refuse(&ticket, h, o, now, draw)
+	return change | longer, wakes
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/retrip/retrip/internal/span"
 )
 
-// pay asks the breaker whether it will allow the retry, and takes the tokens for it from
-// the host's budget, or lets the retry bide.
-func (c *Call) pay(r *Rules, h *host.Record, o *Outcome, a *Action, now time.Duration) Reason {
+// payBudget asks the breaker whether it will allow the retry, and takes the tokens for it from
+// the host's budget, or lets the retry pay late.
+func (c *Call) payBudget(r *Rules, h *host.Record, o *Outcome, a *Action, now time.Duration) Reason {
 	if r.Breaker != nil && h.Guards != nil && h.Guards.Breaker.Refuses(span.Add(now, c.retry.wait)) {
 		return BreakerOpen
 	}
-	if c.polls = o.asksAgain(); o.Pending() {
+	if c.polls = o.polls(); o.Pending() {
 		return None
 	}
 	if r.Gate && o.limited() {
@@ -29,15 +29,15 @@ func (c *Call) pay(r *Rules, h *host.Record, o *Outcome, a *Action, now time.Dur
 		h.Full = now
 	}
 	var refusal budget.Refusal
-	if c.paid, refusal = h.Debt.Spend(r.Budget, c.failure(o)); refusal == 0 {
+	if c.paid, refusal = h.Debt.Pay(r.Budget, c.failure(o)); refusal == 0 {
 		c.budgeted = true
 		return None
 	}
-	if o.Received() != 0 || o.Timeout || refusal == budget.RouteFailing || now-h.Full > burst || !c.mayBide(r, h) {
+	if o.Received() != 0 || o.Timeout || refusal == budget.RouteFailing || now-h.Full > burst || !c.mayPayLate(r, h) {
 		a.OfRoute = refusal == budget.RouteFailing
 		return budgetReasons[refusal]
 	}
-	c.retry.bides = true
+	c.retry.unpaid = true
 	return None
 }
 
@@ -48,23 +48,23 @@ const (
 	young = time.Second            // the same: so long may a retry wait for its tokens. The windows of three retries end before
 )
 
-// mayBide reports whether a retry may wait for its tokens: while attempts don't time out, and
+// mayPayLate reports whether a retry may wait for its tokens: while attempts don't time out, and
 // for no longer than all retries would wait. A gate keeps no place meanwhile.
-func (c *Call) mayBide(r *Rules, h *host.Record) bool {
+func (c *Call) mayPayLate(r *Rules, h *host.Record) bool {
 	return !r.Gate && h.Debt.Recent == 0 && c.Attempts+c.skipped < r.MaxAttempts
 }
 
-// payLate takes the tokens for a retry that bides, at the end of its wait. If there are
+// payBudgetLate takes the tokens for a retry that is unpaid, at the end of its wait. If there are
 // none, c skips the retry, and waits on as if it had been sent and had failed: the requests
 // that had tokens find out whether the host is well. The last retry is sent without tokens
 // unless retries fail.
-func (c *Call) payLate(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
+func (c *Call) payBudgetLate(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
 	var refusal budget.Refusal
-	if c.paid, refusal = h.Debt.Spend(r.Budget, budget.Failure{Route: c.Route, Retries: c.failed}); refusal != 0 {
+	if c.paid, refusal = h.Debt.Pay(r.Budget, budget.Failure{Route: c.Route, Retries: c.failed}); refusal != 0 {
 		c.skipped++
 		lo, hi := r.Backoff.Window(c.backoffStep(), c.Wait)
 		wait := span.Draw(lo, hi, draw)
-		if c.mayBide(r, h) && span.Add(now, hi) <= h.Full+young && wait <= c.TimeLeft(now) {
+		if c.mayPayLate(r, h) && span.Add(now, hi) <= h.Full+young && wait <= c.TimeLeft(now) {
 			c.Wait, a.Do, a.Wait = wait, Sleep, wait
 			return
 		}
@@ -73,7 +73,7 @@ func (c *Call) payLate(r *Rules, h *host.Record, a *Action, now time.Duration, d
 			return
 		}
 	}
-	c.budgeted, c.retry.bides = true, false
+	c.budgeted, c.retry.unpaid = true, false
 }
 
 // budgetReasons maps a refusal of a budget to a reason.

@@ -46,7 +46,7 @@ type Action struct {
 	OfRoute    bool          // of RetriesFailing: retries of the route are stopped, not all of the host
 	Reason     Reason        // of a retry, with the Ask, Sleep or Queue that follows its attempt; or why there is none
 	Change     host.Change   // of the host's state
-	Wait       time.Duration // of Sleep, the longest for as long as nothing wakes the call; of Queue and Ask, an estimate; of Answer and Refuse, see back
+	Wait       time.Duration // of Sleep, the longest for as long as nothing wakes the call; of Queue and Ask, an estimate; of Answer and Refuse, see readyIn
 	FromServer bool          // of a retry: the server has asked for its wait
 	Tokens     float64       // to add to the fleet's account now
 }
@@ -88,10 +88,10 @@ func (c *Call) Step(r *Rules, h *host.Record, e *Event, a *Action, now time.Dura
 	case Due:
 		c.wake(r, h, a, now, draw)
 	default:
-		c.stop(r, h, e.Kind, a)
+		c.endUnsent(r, h, e.Kind, a)
 	}
 	if a.Do >= Answer {
-		a.Wait = c.back(h, e, a.Reason, now)
+		a.Wait = c.readyIn(h, e, a.Reason, now)
 	}
 }
 
@@ -111,7 +111,7 @@ type retry struct {
 	draw   uint64        // decides about the level, so that asking twice forbids no more retries
 	reason Reason
 	queues bool // the wait is at the gate
-	bides  bool // the budget hasn't allowed it yet, see payLate
+	unpaid bool // the budget hasn't allowed it yet, see payBudgetLate
 	asks   bool // the account decides about the retry
 	heard  bool // it has allowed it
 }
@@ -127,8 +127,8 @@ func (c *Call) admit(r *Rules, h *host.Record, a *Action, now time.Duration, dra
 		case c.Attempts > 0:
 			c.obeyPause(r, h, a, now, draw)
 		}
-		if a.Do == Send && c.retry.bides {
-			c.payLate(r, h, a, now, draw)
+		if a.Do == Send && c.retry.unpaid {
+			c.payBudgetLate(r, h, a, now, draw)
 		}
 		if a.Do == Send && r.Breaker != nil && h.Guards != nil {
 			allowed, change := h.Guards.Breaker.Admit(r.Breaker, &c.pass, now, draw)
@@ -136,7 +136,7 @@ func (c *Call) admit(r *Rules, h *host.Record, a *Action, now time.Duration, dra
 				a.Do, a.Reason = Refuse, BreakerOpen
 			}
 		}
-		if a.Do == Refuse && c.giveBack(h) {
+		if a.Do == Refuse && c.returnAll(h) {
 			a.Wakes = true
 		}
 	}
@@ -145,8 +145,8 @@ func (c *Call) admit(r *Rules, h *host.Record, a *Action, now time.Duration, dra
 	}
 	if c.retry.asks && !h.Charged {
 		h.Charged = true
-		c.held = account.Held(now - c.retry.asked)
-		a.Tokens = -float64(c.held)
+		c.fleetPaid = account.Price(now - c.retry.asked)
+		a.Tokens = -float64(c.fleetPaid)
 	}
 	c.retry = retry{}
 	c.Attempts++
@@ -201,7 +201,7 @@ func (c *Call) obeyPause(r *Rules, h *host.Record, a *Action, now time.Duration,
 func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.Duration, draw uint64) {
 	a.Do = Answer
 	failed := r.Retryable(o)
-	c.settle(h, o, a, failed)
+	c.settleFleet(h, o, a, failed)
 	if o.Canceled {
 		c.endCanceled(h, a, now)
 		return
@@ -209,7 +209,7 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 	if h == nil {
 		return
 	}
-	c.named = o.RetryAfter > 0 && r.pauses(o)
+	c.gotRetryAfter = o.RetryAfter > 0 && r.pauses(o)
 	paused := c.pausedFor(h, now) // before learn, which adds o's own pause
 	c.learn(r, h, o, a, failed, now, draw)
 	if !failed {
@@ -223,7 +223,7 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 	if a.Reason = c.plan(r, h, o, paused, now, draw); a.Reason != None {
 		return
 	}
-	if a.Reason = c.pay(r, h, o, a, now); a.Reason != None {
+	if a.Reason = c.payBudget(r, h, o, a, now); a.Reason != None {
 		return
 	}
 	if !c.retry.queues {
@@ -240,26 +240,26 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 	a.Do, a.Reason, a.Wait = Ask, c.retry.reason, c.retry.wait
 }
 
-// settle ends what the account holds for the attempt, and says in a what the account gets.
-func (c *Call) settle(h *host.Record, o *Outcome, a *Action, failed bool) {
+// settleFleet ends what the attempt has paid to the account, and says in a what the account gets.
+func (c *Call) settleFleet(h *host.Record, o *Outcome, a *Action, failed bool) {
 	// As with the budget, a retry counts no matter who ended it.
 	failed = failed || o.Canceled || !o.Well() && !o.Hopeless
-	held := c.held
-	a.Tokens, c.held = account.Back(held, !failed), 0
+	paid := c.fleetPaid
+	a.Tokens, c.fleetPaid = account.Refund(paid, !failed), 0
 	if failed {
-		if held > 0 && (c.polls || o.Pending()) && c.owed < math.MaxUint8 {
-			c.owed += account.Cost
+		if paid > 0 && (c.polls || o.Pending()) && c.fleetRefundable < math.MaxUint8 {
+			c.fleetRefundable += account.Cost
 		}
 		return
 	}
-	a.Tokens += float64(c.owed)
-	c.owed = 0
-	if h != nil && (o.Status != 0 || held > 0) {
+	a.Tokens += float64(c.fleetRefundable)
+	c.fleetRefundable = 0
+	if h != nil && (o.Status != 0 || paid > 0) {
 		// Even if the policy takes no part in the account: an earlier one may have
 		// charged it.
 		h.Charged = false
 	}
-	a.Pays = c.Account > 0 && held == 0 && o.Status != 0 && c.Attempts == 1
+	a.Pays = c.Account > 0 && paid == 0 && o.Status != 0 && c.Attempts == 1
 }
 
 // endCanceled ends an attempt whose caller has gone.
@@ -270,9 +270,9 @@ func (c *Call) endCanceled(h *host.Record, a *Action, now time.Duration) {
 	}
 	// The attempt was made, so its tokens stay spent, whoever ended it. Otherwise the
 	// callers' deadlines would make retries to an overloaded host free.
-	c.spent()
+	c.settleBudget()
 	if h != nil {
-		a.Wakes = c.giveBack(h)
+		a.Wakes = c.returnAll(h)
 	}
 }
 
@@ -318,10 +318,10 @@ func (c *Call) plan(r *Rules, h *host.Record, o *Outcome, paused, now time.Durat
 		return None
 	}
 	var lo, hi time.Duration
-	word := max(o.RetryAfter, paused)
+	retryAfter := max(o.RetryAfter, paused)
 	switch {
-	case word > 0:
-		lo, hi = r.Backoff.ServerWindow(word, step, c.Wait)
+	case retryAfter > 0:
+		lo, hi = r.Backoff.ServerWindow(retryAfter, step, c.Wait)
 	case o.throttled():
 		lo, hi = r.Backoff.Throttled().Window(step, c.Wait)
 	default:
@@ -330,7 +330,7 @@ func (c *Call) plan(r *Rules, h *host.Record, o *Outcome, paused, now time.Durat
 	if lo > left {
 		return Deadline
 	}
-	if hi > left && word == 0 {
+	if hi > left && retryAfter == 0 {
 		if c.cuts == cutsMost {
 			return Deadline
 		}
@@ -371,7 +371,7 @@ func (c *Call) heard(r *Rules, h *host.Record, e *Event, a *Action, now time.Dur
 	}
 	switch c.retry.heard = true; {
 	case e.Known && account.Forbids(e.Level, c.Account, c.retry.draw):
-		a.Do, a.Reason, a.Wakes = Answer, FleetBudget, c.giveBack(h)
+		a.Do, a.Reason, a.Wakes = Answer, FleetBudget, c.returnAll(h)
 		if again {
 			a.Do = Refuse
 		}
@@ -394,8 +394,8 @@ func (c *Call) wake(r *Rules, h *host.Record, a *Action, now time.Duration, draw
 	c.admit(r, h, a, now, draw)
 }
 
-// stop gives everything back, because no attempt follows.
-func (c *Call) stop(r *Rules, h *host.Record, why Kind, a *Action) {
+// endUnsent returns everything, because no attempt follows.
+func (c *Call) endUnsent(r *Rules, h *host.Record, why Kind, a *Action) {
 	a.Do, a.Reason = Refuse, Canceled
 	switch why {
 	case NoBody:
@@ -404,8 +404,8 @@ func (c *Call) stop(r *Rules, h *host.Record, why Kind, a *Action) {
 		a.Reason = Deadline
 	}
 	if h != nil {
-		a.Wakes = c.giveBack(h)
+		a.Wakes = c.returnAll(h)
 	}
-	a.Tokens, c.held = account.Back(c.held, false), 0
+	a.Tokens, c.fleetPaid = account.Refund(c.fleetPaid, false), 0
 	c.retry = retry{}
 }

@@ -22,7 +22,7 @@ type Dialect struct {
 	Instead, Besides []Field
 
 	// Verdict reads whether to retry at all.
-	Verdict func(status int, h http.Header) Verdict
+	Advice func(status int, h http.Header) Advice
 
 	// Global reports whether a refusal is one of all requests, and not only of those to the
 	// same route, say. It may be nil.
@@ -45,11 +45,11 @@ type Field struct {
 	Left string
 }
 
-// Verdict is what a server says about retrying at all.
-type Verdict uint8
+// Advice is what a server says about retrying at all.
+type Advice uint8
 
 const (
-	Silent Verdict = iota
+	Silent Advice = iota
 	Retry
 	Stop
 	Throttle // Retry: the request was refused for its rate, as by a 429
@@ -61,7 +61,7 @@ var ByName = map[string]Dialect{
 	"retry-after-ms":      {Instead: []Field{{Name: "Retry-After-Ms", Form: milliseconds}}},
 	"x-ms-retry-after-ms": {Instead: []Field{{Name: "X-Ms-Retry-After-Ms", Form: milliseconds}}},
 	"x-amz-retry-after":   {Instead: []Field{{Name: "X-Amz-Retry-After", Form: milliseconds}}},
-	"should-retry":        {Verdict: shouldRetry},
+	"should-retry":        {Advice: shouldRetry},
 	"ratelimit": {Besides: []Field{ // draft-ietf-httpapi-ratelimit-headers, from version 7 on and before it
 		{Name: "Ratelimit", Form: exhausted},
 		{Name: "Ratelimit-Reset", Form: moment, Left: "Ratelimit-Remaining"},
@@ -71,7 +71,7 @@ var ByName = map[string]Dialect{
 		{Name: "X-Rate-Limit-Reset", Form: moment, Left: "X-Rate-Limit-Remaining"},
 	}},
 
-	"anthropic": {Posts: true, Verdict: shouldRetry, Besides: []Field{ // the instants at which the limits are full again
+	"anthropic": {Posts: true, Advice: shouldRetry, Besides: []Field{ // the instants at which the limits are full again
 		{Name: "Anthropic-Ratelimit-Requests-Reset", Form: moment, Left: "Anthropic-Ratelimit-Requests-Remaining"},
 		{Name: "Anthropic-Ratelimit-Tokens-Reset", Form: moment, Left: "Anthropic-Ratelimit-Tokens-Remaining"},
 		{Name: "Anthropic-Ratelimit-Input-Tokens-Reset", Form: moment, Left: "Anthropic-Ratelimit-Input-Tokens-Remaining"},
@@ -82,11 +82,11 @@ var ByName = map[string]Dialect{
 		{Name: "Retry-After-Ms", Form: milliseconds},
 	}},
 	"discord": {Global: discordGlobal, Besides: []Field{{Name: "X-Ratelimit-Reset-After", Form: moment, Left: "X-Ratelimit-Remaining"}}},
-	"github": {Verdict: githubForbidden, Least: time.Minute, Besides: []Field{
+	"github": {Advice: githubForbidden, Least: time.Minute, Besides: []Field{
 		{Name: "X-Ratelimit-Reset", Form: moment, Left: "X-Ratelimit-Remaining"},
 	}},
 	"openai": {
-		Posts: true, Verdict: shouldRetry, Instead: []Field{{Name: "Retry-After-Ms", Form: milliseconds}},
+		Posts: true, Advice: shouldRetry, Instead: []Field{{Name: "Retry-After-Ms", Form: milliseconds}},
 		// The times until the limits are full again. That is longer than necessary, but
 		// the headers say nothing better.
 		Besides: []Field{
@@ -96,7 +96,7 @@ var ByName = map[string]Dialect{
 	},
 	// What is read anyway, so that a value that isn't understood is said.
 	"shopify": {Besides: []Field{{Name: "Retry-After", Form: moment}}},
-	"stripe":  {Verdict: shouldRetry},
+	"stripe":  {Advice: shouldRetry},
 }
 
 func Names() []string { return slices.Sorted(maps.Keys(ByName)) }
@@ -115,7 +115,7 @@ func (f *Field) read(status int, h http.Header, now time.Time) (wait time.Durati
 }
 
 // shouldRetry reads the verdict of OpenAI, Anthropic and Stripe.
-func shouldRetry(_ int, h http.Header) Verdict {
+func shouldRetry(_ int, h http.Header) Advice {
 	for _, name := range []string{"X-Should-Retry", "Stripe-Should-Retry"} {
 		switch strings.ToLower(h.Get(name)) {
 		case "true":
@@ -134,7 +134,7 @@ func discordGlobal(h http.Header) bool {
 
 // githubForbidden tells a 403 about a rate limit from others: GitHub uses 403 for rate
 // limits in addition to 429.
-func githubForbidden(status int, h http.Header) Verdict {
+func githubForbidden(status int, h http.Header) Advice {
 	if spent, _ := isSpent(h["X-Ratelimit-Remaining"]); status == http.StatusForbidden && (spent || h.Get("Retry-After") != "") {
 		return Throttle
 	}
@@ -144,19 +144,19 @@ func githubForbidden(status int, h http.Header) Verdict {
 // List is the dialects of a policy, in its order.
 type List []Dialect
 
-// Verdict returns what the server says about retrying. Any server may forbid a retry,
+// Advice returns what the server says about retrying. Any server may forbid a retry,
 // because that is safe; a permission counts only in the dialects that have one.
-func (l List) Verdict(status int, h http.Header) Verdict {
+func (l List) Advice(status int, h http.Header) Advice {
 	for _, value := range h["X-Should-Retry"] {
 		if strings.EqualFold(strings.Trim(value, " \t"), "false") {
 			return Stop
 		}
 	}
 	for _, d := range l {
-		if d.Verdict == nil {
+		if d.Advice == nil {
 			continue
 		}
-		if v := d.Verdict(status, h); v != Silent {
+		if v := d.Advice(status, h); v != Silent {
 			return v
 		}
 	}
@@ -193,7 +193,7 @@ func (l List) Wait(status int, h http.Header, now time.Time) time.Duration {
 		}
 	}
 	for _, d := range l {
-		if d.Least > 0 && (status == http.StatusTooManyRequests || l.Verdict(status, h) == Throttle) {
+		if d.Least > 0 && (status == http.StatusTooManyRequests || l.Advice(status, h) == Throttle) {
 			return d.Least
 		}
 	}

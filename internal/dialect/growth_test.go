@@ -87,8 +87,8 @@ func TestDialects_Growth(t *testing.T) {
 			for _, f := range slices.Concat(d.Instead, d.Besides) {
 				_, _ = f.read(http.StatusTooManyRequests, h, now)
 			}
-			if d.Verdict != nil {
-				_ = d.Verdict(http.StatusForbidden, h)
+			if d.Advice != nil {
+				_ = d.Advice(http.StatusForbidden, h)
 			}
 		}
 	}

@@ -287,7 +287,7 @@ func TestDialects_Verdict(t *testing.T) {
 		name   string
 		status int
 		header http.Header
-		want   dialect.Verdict
+		want   dialect.Advice
 	}{
 		{"should-retry", 409, header("x-should-retry: true"), dialect.Retry},
 		{"openai", 409, header("x-should-retry: true"), dialect.Retry},
@@ -309,10 +309,10 @@ func TestDialects_Verdict(t *testing.T) {
 		{"github", 403, header("Retry-After: 60", "x-should-retry: false"), dialect.Stop},
 	} {
 		tested[tt.name] = true
-		assert.Equal(t, tt.want, list(tt.name).Verdict(tt.status, tt.header), "%v", tt)
+		assert.Equal(t, tt.want, list(tt.name).Advice(tt.status, tt.header), "%v", tt)
 	}
 	for name, d := range dialect.ByName {
-		assert.True(t, tested[name] || d.Verdict == nil, "%s has no row", name)
+		assert.True(t, tested[name] || d.Advice == nil, "%s has no row", name)
 	}
 }
 
@@ -334,7 +334,7 @@ func TestHeaders_Growth(t *testing.T) {
 				testenv.Growth(t, 5_000, input, func(all []http.Header) {
 					for _, h := range all {
 						_ = syntax.IsStream(h)
-						_ = some.Verdict(http.StatusServiceUnavailable, h)
+						_ = some.Advice(http.StatusServiceUnavailable, h)
 						_ = some.Wait(http.StatusServiceUnavailable, h, time.Unix(1e9, 0))
 					}
 				})

@@ -107,15 +107,15 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 
 // reply is the outcome of a request for the rest of a body.
 type reply struct {
-	part    body.Part
-	why     string // why the part doesn't continue the body; empty if it does
-	err     error  // how the body broke, and what the request met
-	status  int    // of a response that doesn't continue the body
-	waits   bool   // the body may wait for a turn, and ask again
-	retry   decide.Reason
-	timeout bool
-	word    time.Duration // the wait that the server asked for
-	took    time.Duration // the last attempt
+	part       body.Part
+	why        string // why the part doesn't continue the body; empty if it does
+	err        error  // how the body broke, and what the request met
+	status     int    // of a response that doesn't continue the body
+	waits      bool   // the body may wait for a turn, and ask again
+	retry      decide.Reason
+	timeout    bool
+	retryAfter time.Duration // the wait that the server asked for
+	took       time.Duration // the last attempt
 }
 
 // requestRest requests the rest of the representation as the exchange of a request whose last
@@ -137,7 +137,7 @@ func (d *download) requestRest(ctx context.Context, at int64, broken error, turn
 	resp, err := x.run(first)
 	d.attempts = x.call.Attempts
 	o := &x.event.Outcome
-	r = reply{waits: x.bodyWaits(), retry: o.Why(), timeout: o.Timeout, word: o.RetryAfter, took: d.env.now() - x.last.began}
+	r = reply{waits: x.bodyWaits(), retry: o.Why(), timeout: o.Timeout, retryAfter: o.RetryAfter, took: d.env.now() - x.last.began}
 	refusal := x.decision.reason.String()
 	if x.decision.reason == decide.Deadline && x.deadline != 0 && ctx.Err() == nil {
 		refusal = resume.RefusedProgress
@@ -218,12 +218,12 @@ func (d *download) waitForTurns(ctx context.Context, at int64, broken error, r r
 	// The reader learns what happened before the wait and last, however many turns failed.
 	before := r.err
 	for r.waits {
-		if r.word > d.cfg.MaxWait {
+		if r.retryAfter > d.cfg.MaxWait {
 			r.why = decide.WaitTooLong.String()
 			break
 		}
-		if r.word > 0 {
-			q.Hold(span.Add(d.env.now(), r.word))
+		if r.retryAfter > 0 {
+			q.Hold(span.Add(d.env.now(), r.retryAfter))
 		}
 		r = d.takeTurn(ctx, at, broken, r, q, rule)
 	}

@@ -77,7 +77,7 @@ func (x *journey) classify() {
 	o.Status = cmp.Or(l.resp.StatusCode, 1)
 	header := l.resp.Header
 	if o.Status >= 400 && o.Verdict == decide.ByRule {
-		switch x.cfg.Dialects.Verdict(o.Status, header) {
+		switch x.cfg.Dialects.Advice(o.Status, header) {
 		case dialect.Retry:
 			o.Verdict = decide.Retryable
 		case dialect.Throttle:
@@ -93,13 +93,13 @@ func (x *journey) classify() {
 	if x.cfg.Retryable(o) {
 		o.Canceled = x.gone() != nil
 		if x.cfg.Dialects != nil || header["Retry-After"] != nil {
-			x.hear(o.Status, header)
+			x.readRetryAfter(o.Status, header)
 		}
 	}
 }
 
-// hear adds to the outcome the wait that a response with the status and header asks for.
-func (x *journey) hear(status int, header http.Header) {
+// readRetryAfter adds to the outcome the wait that a response with the status and header asks for.
+func (x *journey) readRetryAfter(status int, header http.Header) {
 	o, now := &x.event.Outcome, time.Now()
 	if x.env.Logger != nil {
 		if name, lines := x.cfg.Dialects.Unread(header, now); name != "" {
@@ -141,10 +141,10 @@ func (x *journey) classifyFailure(came *http.Response, err error) {
 	// What the server said about retries holds, though its body broke or it came too late.
 	o.Lost = came.StatusCode
 	if o.Verdict == decide.ByRule {
-		said := x.cfg.Dialects.Verdict(o.Lost, came.Header)
+		said := x.cfg.Dialects.Advice(o.Lost, came.Header)
 		o.Forbidden, o.OfRate = said == dialect.Stop, said == dialect.Throttle
 	}
-	x.hear(o.Lost, came.Header)
+	x.readRetryAfter(o.Lost, came.Header)
 	if l.resp == nil {
 		x.forget(came)
 	}

@@ -247,15 +247,15 @@ func (f *Accounts) begin(v *view, size, tokens float64, now time.Duration) <-cha
 	v.busy, v.since, v.sent, v.answer = true, now, now, make(chan struct{})
 	answer := v.answer
 	if f.add == nil {
-		f.end(v, v.pay(now), size, nil)
+		f.end(v, v.apply(now), size, nil)
 	} else {
 		f.work.Go(func() { f.operate(v) })
 	}
 	return answer
 }
 
-// pay makes the operation of v in the memory of this program.
-func (v *view) pay(now time.Duration) (level float64) {
+// apply makes the operation of v in the memory of this program.
+func (v *view) apply(now time.Duration) (level float64) {
 	if now-v.used > memoryLife {
 		v.lacks = 0
 	}

@@ -17,7 +17,7 @@ func TestView_Pay(t *testing.T) {
 	add := func(tokens, want float64) {
 		t.Helper()
 		v.owed = tokens
-		assert.Equal(t, want, v.pay(now))
+		assert.Equal(t, want, v.apply(now))
 		assert.Zero(t, v.owed)
 	}
 	add(0, 10)

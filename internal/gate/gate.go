@@ -23,13 +23,13 @@ type gate struct {
 	queue queue
 	pace  pace
 
-	closedUntil time.Duration // end of the pause
-	toldUntil   time.Duration // end of the wait that the server asked for; never after closedUntil
-	nextRelease time.Duration // the earliest that the pace allows
-	lastRelease time.Duration // if there is a probe, its own
-	probe       probe
-	shut        bool // a request was refused: the fields below are valid
-	dropped     bool // the gate no longer belongs to its key
+	closedUntil     time.Duration // end of the pause
+	retryAfterUntil time.Duration // end of the wait that the server asked for; never after closedUntil
+	nextRelease     time.Duration // the earliest that the pace allows
+	lastRelease     time.Duration // if there is a probe, its own
+	probe           probe
+	shut            bool // a request was refused: the fields below are valid
+	dropped         bool // the gate no longer belongs to its key
 
 	// Of the last pause of this gate's own making:
 	epoch    uint32        // its number: requests released before have an earlier one
@@ -62,13 +62,13 @@ type Ticket struct {
 	limited bool          // only the pace kept it from being released earlier
 }
 
-// ToldFor returns how much longer the server has asked to wait at the gate at which c has
+// RetryAfterLeft returns how much longer the server has asked to wait at the gate at which c has
 // been, or 0.
-func (c *Ticket) ToldFor(now time.Duration) time.Duration {
+func (c *Ticket) RetryAfterLeft(now time.Duration) time.Duration {
 	if c.gate == nil || !c.gate.shut {
 		return 0
 	}
-	return max(0, span.Sub(c.gate.toldUntil, now))
+	return max(0, span.Sub(c.gate.retryAfterUntil, now))
 }
 
 // Request is a request at the gates of a host.
@@ -155,12 +155,12 @@ func (g *gate) ready(pausedUntil time.Duration) time.Duration {
 
 // mustNotWait returns why a request must not wait behind ahead others, or 0 if it may.
 func (g *gate) mustNotWait(w *waiter, ahead int, now, pausedUntil time.Duration) Refusal {
-	told := max(g.toldUntil, pausedUntil)
+	retryAfter := max(g.retryAfterUntil, pausedUntil)
 	at := g.opens(pausedUntil)
 	switch {
-	case span.Sub(told, now) > w.patience:
+	case span.Sub(retryAfter, now) > w.patience:
 		return TooLong
-	case told > now && told > w.until:
+	case retryAfter > now && retryAfter > w.until:
 		return Paused
 	case max(at, now) > w.until:
 		return Late
@@ -291,50 +291,50 @@ func (g *gate) accept(c *Ticket, now time.Duration) {
 	g.nextRelease -= max(0, before-g.pace.gap())
 }
 
-// refuse records that the server refused c and asked for the wait word, or 0 if
+// refuse records that the server refused c and asked for the wait retryAfter, or 0 if
 // the server named no wait. It reports whether all calls must wait longer, so
 // that some may miss their deadlines.
-func (g *gate) refuse(c *Ticket, word, now time.Duration, epoch uint32, draw uint64) bool {
+func (g *gate) refuse(c *Ticket, retryAfter, now time.Duration, epoch uint32, draw uint64) bool {
 	current, probe := c.Out && c.epoch == g.epoch, g.probes(c)
 	c.Out = false
 	c.refused += min(1, math.MaxUint8-c.refused)
-	word = min(word, PauseMost)
+	retryAfter = min(retryAfter, PauseMost)
 	if !g.shut {
-		g.begin(word, now)
+		g.begin(retryAfter, now)
 	}
-	news := current && g.fresh || word == 0 && g.pace.free && g.pace.good > 0
-	turned := g.pace.judge(news, word > 0, max(word, g.planned), g.took, now)
-	if c.Alone = word == 0 && g.pace.free; c.Alone {
+	news := current && g.fresh || retryAfter == 0 && g.pace.free && g.pace.good > 0
+	turned := g.pace.judge(news, retryAfter > 0, max(retryAfter, g.planned), g.took, now)
+	if c.Alone = retryAfter == 0 && g.pace.free; c.Alone {
 		if probe {
 			g.probe = probeDue
 		}
 		return false
 	}
 	if turned {
-		g.pace.restart(max(word, g.planned))
+		g.pace.restart(max(retryAfter, g.planned))
 	}
 	if !current && g.epoch != 0 {
 		// The request was sent before the last pause. Its refusal says
 		// nothing about the pace, but the gate obeys the wait it names.
-		until := span.Add(now, word)
+		until := span.Add(now, retryAfter)
 		shift := span.Sub(until, g.closedUntil)
-		if word > 0 {
-			g.toldUntil = max(g.toldUntil, until)
+		if retryAfter > 0 {
+			g.retryAfterUntil = max(g.retryAfterUntil, until)
 		}
-		if word == 0 || shift <= 0 {
+		if retryAfter == 0 || shift <= 0 {
 			return false
 		}
 		g.closedUntil = until
 		g.nextRelease = span.Add(g.nextRelease, shift)
-		return shift > time.Second || word > g.queue.patience
+		return shift > time.Second || retryAfter > g.queue.patience
 	}
-	pause := word
-	if word == 0 {
+	pause := retryAfter
+	if retryAfter == 0 {
 		pause = max(doubled(pauseLow, g.misses), min(2*c.gap, time.Second))
 	} else if g.misses > 0 {
-		pause = max(pause, doubled(word, g.misses-1)) // the last pause was too short
+		pause = max(pause, doubled(retryAfter, g.misses-1)) // the last pause was too short
 	}
-	g.toldUntil = max(g.toldUntil, span.Add(now, word))
+	g.retryAfterUntil = max(g.retryAfterUntil, span.Add(now, retryAfter))
 	switch {
 	case turned || g.epoch == 0:
 	case !g.fresh:
@@ -362,7 +362,7 @@ func (g *gate) close(pause, now time.Duration, epoch uint32, draw uint64) {
 func (g *gate) begin(pause, now time.Duration) {
 	g.pace = firstPace(pause, now)
 	g.pace.restart(pause)
-	g.shut, g.toldUntil, g.closedUntil, g.lastWait, g.nextRelease, g.pausedAt = true, now, now, now, now, now
+	g.shut, g.retryAfterUntil, g.closedUntil, g.lastWait, g.nextRelease, g.pausedAt = true, now, now, now, now, now
 }
 
 // doubled returns d, doubled n times, but at most the longest pause that the

@@ -101,36 +101,36 @@ func (m *model) judge(now, pause float64, news, named bool) bool {
 }
 
 // refuse reports whether the refusal concerns its own request alone.
-func (m *model) refuse(now, gap, word float64, current bool) bool {
+func (m *model) refuse(now, gap, retryAfter float64, current bool) bool {
 	if !m.shut {
 		*m = model{shut: true, free: true, low: 1e5, from: now, until: now, since: now, closed: now}
-		if word > 0 {
-			m.low = min(1e5, 8/word)
+		if retryAfter > 0 {
+			m.low = min(1e5, 8/retryAfter)
 		}
-		m.restart(word)
+		m.restart(retryAfter)
 	}
-	news := current && m.fresh || word == 0 && m.free && m.good > 0
+	news := current && m.fresh || retryAfter == 0 && m.free && m.good > 0
 	if m.free || news {
 		m.bad++
 	}
-	turned := m.judge(now, max(word, m.pause), news, word > 0)
-	if word == 0 && m.free {
+	turned := m.judge(now, max(retryAfter, m.pause), news, retryAfter > 0)
+	if retryAfter == 0 && m.free {
 		return true
 	}
 	if turned {
-		m.restart(max(word, m.pause))
+		m.restart(max(retryAfter, m.pause))
 	}
 	if !current && m.paused {
-		if word > 0 {
-			m.closed = max(m.closed, now+word)
+		if retryAfter > 0 {
+			m.closed = max(m.closed, now+retryAfter)
 		}
 		return false
 	}
-	pause := word
-	if word == 0 {
+	pause := retryAfter
+	if retryAfter == 0 {
 		pause = max(min(30, 0.25*math.Pow(2, float64(m.misses))), min(2*gap, 1))
 	} else if m.misses > 0 {
-		pause = max(word, min(30, word*math.Pow(2, float64(m.misses-1))))
+		pause = max(retryAfter, min(30, retryAfter*math.Pow(2, float64(m.misses-1))))
 	}
 	switch {
 	case turned || !m.paused:

@@ -203,7 +203,7 @@ func (s *Table) Admit(c *Ticket, q *Request, now, pausedUntil time.Duration, dra
 		left := span.Sub(pausedUntil, now)
 		g.begin(left, now)
 		g.close(left, now, s.epoch, draw)
-		g.toldUntil = pausedUntil
+		g.retryAfterUntil = pausedUntil
 	}
 	d := g.ask(c, q, now, pausedUntil)
 	if d.Refusal != 0 {
@@ -213,20 +213,20 @@ func (s *Table) Admit(c *Ticket, q *Request, now, pausedUntil time.Duration, dra
 	return d
 }
 
-// Refuse records that the server refused c with word, or 0 if it named no wait.
+// Refuse records that the server refused c with a Retry-After, or 0 if it named none.
 // It reports whether the server told the host or its key to wait longer, and
 // whether any call must be woken.
-func (s *Table) Refuse(c *Ticket, key string, word, now, pausedUntil time.Duration, draw uint64) (told, wakes bool) {
+func (s *Table) Refuse(c *Ticket, key string, retryAfter, now, pausedUntil time.Duration, draw uint64) (longer, wakes bool) {
 	g := s.made(c, key, now)
-	before := g.toldUntil
+	before := g.retryAfterUntil
 	if !g.shut {
 		before = now
 	}
-	if g.refuse(c, word, now, s.epoch+1, draw) {
+	if g.refuse(c, retryAfter, now, s.epoch+1, draw) {
 		s.dismiss(g, now, pausedUntil)
 	}
 	s.epoch = max(s.epoch, g.epoch)
-	return g.toldUntil > before, s.settle(g, pausedUntil)
+	return g.retryAfterUntil > before, s.settle(g, pausedUntil)
 }
 
 // Pass records any other outcome of c: that the server accepted it, or nothing that the

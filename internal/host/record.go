@@ -135,9 +135,9 @@ const (
 	since               // some have come since the last word
 )
 
-// Told records at the instant now a word that pauses the host. The caller must hold the
+// RecordRetryAfter records at the instant now a word that pauses the host. The caller must hold the
 // lock.
-func (h *Record) Told(now time.Duration) {
+func (h *Record) RecordRetryAfter(now time.Duration) {
 	if h.proof == since && h.PausedFor(now) > 0 {
 		h.proof = before
 		return
