@@ -113,7 +113,7 @@ func (t *Transport) HostState(host string) (HostState, error) {
 		return HostState{}, s.err
 	}
 	now := s.now()
-	return t.state(s, t.tables.Hosts.Look(key, now), key, now), nil
+	return t.state(s, t.tables.Hosts.Find(key, now), key, now), nil
 }
 
 // HostStates returns, by name, the hosts in trouble and those at which requests failed
@@ -178,7 +178,7 @@ func (t *Transport) state(s *settings, e *host.Entry, key hostkey.Key, now time.
 	if e.Others {
 		how, gaveUp = host.Failure{}, 0
 	}
-	if f, ok := t.tables.Failures.Look(key, now); ok {
+	if f, ok := t.tables.Failures.Find(key, now); ok {
 		state.Failed, state.Canceled, state.Answered = f.Failed, f.Canceled, f.Answered
 		if f.Answered > 0 {
 			state.AnsweredAgo = max(0, now-f.Answer)

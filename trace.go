@@ -167,7 +167,7 @@ func (o owner) log(h exchange.Stage, e Event) {
 	if level == slog.LevelInfo {
 		topic := host.Topic{Host: hostkey.Of(e.Request.URL).String(), Policy: e.Policy, Record: message, Reason: string(e.Reason)}
 		var say bool
-		if say, omitted, others = o.t.journal.Tell(topic, o.t.settings.Load().now()); !say {
+		if say, omitted, others = o.t.journal.Record(topic, o.t.settings.Load().now()); !say {
 			if level = slog.LevelDebug; !o.t.Logger.Enabled(ctx, level) {
 				return
 			}

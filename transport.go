@@ -80,9 +80,9 @@ type Transport struct {
 type settings struct {
 	*matcher
 	exchange.Env
-	err     error   // why the policies are invalid; nil if they are valid
-	counted *holder // for Metrics; nil if nothing is counted
-	looked  bool    // Watch is set
+	err       error   // why the policies are invalid; nil if they are valid
+	counted   *holder // for Metrics; nil if nothing is counted
+	inspected bool    // Watch is set
 }
 
 func (s *settings) now() time.Duration { return time.Since(s.Epoch) }
@@ -99,8 +99,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if s == nil {
 		s = t.start()
 	}
-	if !s.looked {
-		s = t.look()
+	if !s.inspected {
+		s = t.inspectBase()
 	}
 	if s.err != nil {
 		body.CloseRequest(req)
@@ -139,7 +139,7 @@ func (t *Transport) start() *settings {
 		s.Base = base
 	}
 	_, ofNetHTTP := s.Base.(*http.Transport)
-	s.looked = !ofNetHTTP
+	s.inspected = !ofNetHTTP
 	s.matcher, s.err = compile(t.Policy, t.Hosts)
 	if err := t.wrongBase(); err != nil {
 		s.Base, s.err = new(http.Transport), errors.Join(s.err, err)
@@ -151,14 +151,14 @@ func (t *Transport) start() *settings {
 	return s
 }
 
-// look completes t's settings at the first RoundTrip, with what every attempt must
+// inspectBase completes t's settings at the first RoundTrip, with what every attempt must
 // observe: until then, the caller may still configure Base.
-func (t *Transport) look() *settings {
+func (t *Transport) inspectBase() *settings {
 	t.start()
 	t.settling.Lock()
 	defer t.settling.Unlock()
 	s := *t.settings.Load()
-	s.looked = true
+	s.inspected = true
 	// Base may be in its first use elsewhere, which changes some of its fields. Clone
 	// waits until that is done.
 	base := s.Base.(*http.Transport).Clone()

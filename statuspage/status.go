@@ -76,9 +76,9 @@ type hostAsked struct {
 	policy
 }
 
-// look returns the status of transports, and that of one host if host isn't
+// statusOf returns the status of transports, and that of one host if host isn't
 // empty.
-func look(transports map[string]*retrip.Transport, host string) *status {
+func statusOf(transports map[string]*retrip.Transport, host string) *status {
 	s := &status{At: time.Now().UTC().Truncate(time.Second), Transports: []transportStatus{}}
 	if host = strings.TrimSpace(host); host != "" {
 		s.Asked = &asked{Host: shortened(redact.Name(host))}

@@ -47,7 +47,7 @@ func Handler(transports map[string]*retrip.Transport) http.Handler {
 			http.Error(w, "the status page is read-only", http.StatusMethodNotAllowed)
 			return
 		}
-		s := look(transports, r.URL.Query().Get("host"))
+		s := statusOf(transports, r.URL.Query().Get("host"))
 		code := http.StatusOK
 		if s.Asked != nil && s.Asked.Error != "" {
 			code = http.StatusBadRequest

@@ -111,9 +111,9 @@ type View struct {
 	heard bool
 }
 
-// Hear records the level of an account of the given size, as the store returned
+// Record records the level of an account of the given size, as the store returned
 // it. It returns false for an impossible level, which it ignores.
-func (v *View) Hear(level, size float64, now time.Duration) bool {
+func (v *View) Record(level, size float64, now time.Duration) bool {
 	if !(level >= 0) || math.IsInf(level, 0) {
 		return false
 	}

@@ -55,7 +55,7 @@ func TestView(t *testing.T) {
 	_, known := v.Level(500, 0)
 	assert.False(t, known)
 
-	assert.True(t, v.Hear(3, 500, 10*s))
+	assert.True(t, v.Record(3, 500, 10*s))
 	assert.False(t, v.Stale(500, 11*s))
 	assert.True(t, v.Stale(500, 11*s+1))
 	assert.False(t, v.StaleAgain(500, 10*s+s/10))
@@ -69,11 +69,11 @@ func TestView(t *testing.T) {
 	assert.False(t, known, "the answer is under way")
 
 	for _, lie := range []float64{-1, math.NaN(), math.Inf(1), math.Inf(-1), math.Copysign(1e-9, -1)} {
-		assert.False(t, v.Hear(lie, 500, 12*s), "%v", lie)
+		assert.False(t, v.Record(lie, 500, 12*s), "%v", lie)
 	}
 	level, _ = v.Level(500, 12*s)
 	assert.Equal(t, 3.0, level, "a lie changes nothing")
-	assert.True(t, v.Hear(2000, 500, 12*s), "more than there can be")
+	assert.True(t, v.Record(2000, 500, 12*s), "more than there can be")
 	level, _ = v.Level(500, 12*s)
 	assert.Equal(t, 500.0, level)
 }
@@ -91,7 +91,7 @@ func TestView_Sizes(t *testing.T) {
 		{500, 100, 1000, 1000}, // more than there can be
 	} {
 		var v View
-		assert.True(t, v.Hear(test.level, test.size, 0))
+		assert.True(t, v.Record(test.level, test.size, 0))
 		level, known := v.Level(test.other, 0)
 		assert.True(t, known)
 		assert.Equal(t, test.want, level, "%+v", test)
@@ -129,7 +129,7 @@ func TestNothingAllocates(t *testing.T) {
 	var v View
 	var l Link
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
-		v.Hear(1, 500, 1)
+		v.Record(1, 500, 1)
 		v.Stale(500, 2)
 		level, _ := v.Level(500, 2)
 		l.Lose(1, 2)

@@ -37,7 +37,7 @@ func (h *hooks) watchHandshakes() {
 	h.handshakes = s
 	h.DNSStart = func(info httptrace.DNSStartInfo) { s.lookUp(info.Host) }
 	h.ConnectDone = s.connect
-	h.TLSHandshakeDone = func(_ tls.ConnectionState, err error) { s.end(err) }
+	h.TLSHandshakeDone = func(_ tls.ConnectionState, err error) { s.done(err) }
 	s.ctx = httptrace.WithClientTrace(h.attempt.behind(), &h.ClientTrace)
 }
 
@@ -64,7 +64,7 @@ func (s *handshakes) connect(_, addr string, err error) {
 	s.reached = s.reached || addr == s.asked || s.named && port(addr) == port(s.asked)
 }
 
-func (s *handshakes) end(err error) {
+func (s *handshakes) done(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failed = err

@@ -115,7 +115,7 @@ func (d *Debt) Pay(r Rule, f Failure) (paid int32, refusal Refusal) {
 		return 0, Failing
 	case d.Missing+int64(paid)+left > r.Size:
 		return 0, Exhausted
-	case route.Held(r) > 0:
+	case route.WaitsFor(r) > 0:
 		return 0, RouteFailing
 	case route != nil:
 		route.Good = 0
@@ -164,7 +164,7 @@ func (d *Debt) Fail(r Rule, f Failure, retry bool, paid int32) {
 	if route != nil {
 		route.Good = 0
 	}
-	if f.Timeout || d.Recent > 0 || f.Retries+1 == priced || route.Held(r) > 0 {
+	if f.Timeout || d.Recent > 0 || f.Retries+1 == priced || route.WaitsFor(r) > 0 {
 		d.failed(f.Route)
 	}
 }
@@ -172,7 +172,7 @@ func (d *Debt) Fail(r Rule, f Failure, retry bool, paid int32) {
 // GiveUp records that no retry follows f, which is recorded already. If the request made too
 // few retries to count for the route, it counts now.
 func (d *Debt) GiveUp(r Rule, f Failure) {
-	if r.Size > 0 && !f.Polls && f.Retries > 0 && f.Retries < priced && d.Recent == 0 && d.route(f.Route, false).Held(r) == 0 {
+	if r.Size > 0 && !f.Polls && f.Retries > 0 && f.Retries < priced && d.Recent == 0 && d.route(f.Route, false).WaitsFor(r) == 0 {
 		d.failed(f.Route)
 	}
 }

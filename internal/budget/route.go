@@ -73,8 +73,8 @@ func (r Rule) waits(row uint8) uint8 {
 	return fewest << (2 * min(over, steps))
 }
 
-// Held returns how many successes there a retry of the route still waits for.
-func (t *Route) Held(r Rule) uint8 {
+// WaitsFor returns how many successes there a retry of the route still waits for.
+func (t *Route) WaitsFor(r Rule) uint8 {
 	if t == nil {
 		return 0
 	}

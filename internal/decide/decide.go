@@ -52,7 +52,7 @@ type Call struct {
 	skipped int // retries that the budget didn't allow, instead of which the call has waited on
 
 	began      time.Duration // instant at which the current wait began
-	took       time.Duration // the time that the next attempt needs before the deadline
+	needed     time.Duration // the time that the next attempt needs before the deadline
 	paid       int32         // micro-tokens that the last attempt, a retry, has paid to the host's budget
 	refundable int32         // those of earlier retries that come back if the request ends well
 
@@ -154,14 +154,14 @@ func (c *Call) returnAll(h *host.Record) (wakes bool) {
 	if c.pass.Probe {
 		h.Guards.Breaker.ReturnProbe(&c.pass)
 	}
-	if c.ticket.Held || c.ticket.Out {
+	if c.ticket.Waited || c.ticket.Out {
 		return h.Guards.Gates.Leave(&c.ticket, h.PausedUntil())
 	}
 	return false
 }
 
-// learn records what the outcome of an attempt says about the host.
-func (c *Call) learn(r *Rules, h *host.Record, o *Outcome, a *Action, failed bool, now time.Duration, draw uint64) {
+// recordOutcome records what the outcome of an attempt says about the host.
+func (c *Call) recordOutcome(r *Rules, h *host.Record, o *Outcome, a *Action, failed bool, now time.Duration, draw uint64) {
 	if !failed && o.Status == 0 {
 		// Without a response nothing has succeeded. A hopeless error is a
 		// mistake of the client or a name that doesn't exist, so it says
@@ -184,7 +184,7 @@ func (c *Call) learn(r *Rules, h *host.Record, o *Outcome, a *Action, failed boo
 		a.Change |= r.pause(h, o, now)
 	case o.Well():
 		if o.Took > 0 {
-			h.Answered(span.Sub(now, o.Took))
+			h.RecordAnswer(span.Sub(now, o.Took))
 		}
 		h.Debt.Succeed(r.Budget, c.paid+c.refundable, c.Attempts == 1, c.budgeted, r.slow(o), c.Route)
 		c.paid, c.refundable = 0, 0
@@ -298,16 +298,16 @@ func (c *Call) failure(o *Outcome) budget.Failure {
 	return budget.Failure{Route: c.Route, Retries: c.failed, Timeout: o.timedOut(), Polls: o.polls()}
 }
 
-// room returns how much time the attempt after o needs before the deadline: as much as the
+// timeNeeded returns how much time the attempt after o needs before the deadline: as much as the
 // slowest retry. The first attempt, which may have had to connect, counts until there is a
 // retry. An attempt that hung predicts nothing, unless retries fail too.
-func (c *Call) room(h *host.Record, o *Outcome) time.Duration {
+func (c *Call) timeNeeded(h *host.Record, o *Outcome) time.Duration {
 	took := o.Took
 	if o.Received() == 0 && took >= hang && h.Debt.Row == 0 && c.failed == 0 {
 		took /= 10
 	}
 	if c.backoffStep()-c.skipped > 2 {
-		took = max(took, c.took)
+		took = max(took, c.needed)
 	}
 	return took
 }
@@ -330,7 +330,7 @@ func (c *Call) TimeLeft(now time.Duration) time.Duration {
 	if c.Deadline == 0 {
 		return math.MaxInt64
 	}
-	return span.Sub(span.Sub(c.Deadline, now), c.took)
+	return span.Sub(span.Sub(c.Deadline, now), c.needed)
 }
 
 // Why returns the reason to retry after o.

@@ -40,7 +40,7 @@ func (r *Rules) State(h *host.Record, now time.Duration) State {
 	if r.Breaker != nil {
 		s.Breaker, s.OpenFor = h.Guards.Breaker.State, h.Guards.Breaker.OpenFor(now)
 	}
-	waiting, closed := h.Guards.Gates.Look(now)
+	waiting, closed := h.Guards.Gates.Waiting(now)
 	s.Waiting, s.PausedFor = waiting, max(s.PausedFor, closed)
 	return s
 }

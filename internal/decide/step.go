@@ -84,9 +84,9 @@ func (c *Call) Step(r *Rules, h *host.Record, e *Event, a *Action, now time.Dura
 			h.Debt.GiveUp(r.Budget, c.failure(o))
 		}
 	case Heard:
-		c.heard(r, h, e, a, now, draw)
+		c.judgeFleet(r, h, e, a, now, draw)
 	case Due:
-		c.wake(r, h, a, now, draw)
+		c.endWait(r, h, a, now, draw)
 	default:
 		c.endUnsent(r, h, e.Kind, a)
 	}
@@ -105,15 +105,15 @@ func (c *Call) lock(r *Rules, h *host.Record, now time.Duration) {
 
 // retry is what a Call keeps of a retry on its way to its attempt.
 type retry struct {
-	wait   time.Duration // drawn, or estimated
-	asked  time.Duration // instant at which the account was asked first
-	latest time.Duration // and last
-	draw   uint64        // decides about the level, so that asking twice forbids no more retries
-	reason Reason
-	queues bool // the wait is at the gate
-	unpaid bool // the budget hasn't allowed it yet, see payBudgetLate
-	asks   bool // the account decides about the retry
-	heard  bool // it has allowed it
+	wait       time.Duration // drawn, or estimated
+	askedAt    time.Duration // instant at which the account was asked first
+	askedLast  time.Duration // and last
+	draw       uint64        // decides about the level, so that asking twice forbids no more retries
+	reason     Reason
+	queues     bool // the wait is at the gate
+	unpaid     bool // the budget hasn't allowed it yet, see payBudgetLate
+	needsFleet bool // the account decides about the retry
+	allowed    bool // it has allowed it
 }
 
 // admit decides whether the attempt may be made now: it asks the gate or, before a
@@ -143,9 +143,9 @@ func (c *Call) admit(r *Rules, h *host.Record, a *Action, now time.Duration, dra
 	if a.Do != Send {
 		return
 	}
-	if c.retry.asks && !h.Charged {
+	if c.retry.needsFleet && !h.Charged {
 		h.Charged = true
-		c.fleetPaid = account.Price(now - c.retry.asked)
+		c.fleetPaid = account.Price(now - c.retry.askedAt)
 		a.Tokens = -float64(c.fleetPaid)
 	}
 	c.retry = retry{}
@@ -171,7 +171,7 @@ func (c *Call) atGate(r *Rules, h *host.Record, a *Action, now time.Duration, dr
 
 // gateRequest returns c as its gate sees it.
 func (c *Call) gateRequest(r *Rules) gate.Request {
-	return gate.Request{Key: c.Gate, Who: c.Waiter, Deadline: c.Deadline, Took: c.took, Patience: r.MaxWait}
+	return gate.Request{Key: c.Gate, Who: c.Waiter, Deadline: c.Deadline, Needed: c.needed, Patience: r.MaxWait}
 }
 
 // gateReasons maps a refusal of a gate to a reason.
@@ -211,14 +211,14 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 	}
 	c.gotRetryAfter = o.RetryAfter > 0 && r.pauses(o)
 	paused := c.pausedFor(h, now) // before learn, which adds o's own pause
-	c.learn(r, h, o, a, failed, now, draw)
+	c.recordOutcome(r, h, o, a, failed, now, draw)
 	if !failed {
 		return
 	}
 	if a.Reason = c.final(r, o); a.Reason != None {
 		return
 	}
-	c.took = c.room(h, o)
+	c.needed = c.timeNeeded(h, o)
 	c.retry = retry{reason: o.Why()}
 	if a.Reason = c.plan(r, h, o, paused, now, draw); a.Reason != None {
 		return
@@ -233,10 +233,10 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 	c.began = now
 	costsNothing := c.retry.queues && o.limited() || o.Pending()
 	if c.Account == 0 || costsNothing {
-		c.goOn(a, 0)
+		c.startWait(a, 0)
 		return
 	}
-	c.retry.asks, c.retry.asked, c.retry.latest = true, now, now
+	c.retry.needsFleet, c.retry.askedAt, c.retry.askedLast = true, now, now
 	a.Do, a.Reason, a.Wait = Ask, c.retry.reason, c.retry.wait
 }
 
@@ -355,21 +355,21 @@ func within(lo, hi, left time.Duration) time.Duration {
 	return hi
 }
 
-// goOn makes a the wait before the retry, of which some has passed.
-func (c *Call) goOn(a *Action, passed time.Duration) {
+// startWait makes a the wait before the retry, of which some has passed.
+func (c *Call) startWait(a *Action, passed time.Duration) {
 	a.Do, a.Reason, a.Wait = Sleep, c.retry.reason, max(0, c.retry.wait-passed)
 	if c.retry.queues {
 		a.Do, a.Wait = Queue, c.retry.wait
 	}
 }
 
-// heard decides when the account has answered.
-func (c *Call) heard(r *Rules, h *host.Record, e *Event, a *Action, now time.Duration, draw uint64) {
-	again := c.retry.heard
+// judgeFleet decides when the account has answered.
+func (c *Call) judgeFleet(r *Rules, h *host.Record, e *Event, a *Action, now time.Duration, draw uint64) {
+	again := c.retry.allowed
 	if !again {
 		c.retry.draw = draw
 	}
-	switch c.retry.heard = true; {
+	switch c.retry.allowed = true; {
 	case e.Known && account.Forbids(e.Level, c.Account, c.retry.draw):
 		a.Do, a.Reason, a.Wakes = Answer, FleetBudget, c.returnAll(h)
 		if again {
@@ -377,17 +377,17 @@ func (c *Call) heard(r *Rules, h *host.Record, e *Event, a *Action, now time.Dur
 		}
 		c.retry = retry{}
 	case again:
-		c.retry.latest = now
+		c.retry.askedLast = now
 		c.admit(r, h, a, now, draw)
 	default:
-		c.goOn(a, now-c.retry.asked)
+		c.startWait(a, now-c.retry.askedAt)
 	}
 }
 
-// wake decides at the end of a wait. The account comes before the host: its answer takes
+// endWait decides at the end of a wait. The account comes before the host: its answer takes
 // time, in which the host may forbid what it has allowed.
-func (c *Call) wake(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
-	if c.retry.asks && now-c.retry.latest > account.LongWait {
+func (c *Call) endWait(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
+	if c.retry.needsFleet && now-c.retry.askedLast > account.LongWait {
 		a.Do, a.Again = Ask, true
 		return
 	}

@@ -110,7 +110,7 @@ func TestStories(t *testing.T) {
 				if a.AtGate || s.Draw() != play.Lowest {
 					most = a.Wait
 				}
-				assert.Equal(t, l.Then, play.Tell(&a, most, woken), "%v %s", l.At, l.Who)
+				assert.Equal(t, l.Then, play.Format(&a, most, woken), "%v %s", l.At, l.Who)
 			}
 			for who, c := range story.calls {
 				assert.True(t, slices.Contains([]decide.Deed{decide.Answer, decide.Refuse}, c.do), "%q hasn't ended", who)

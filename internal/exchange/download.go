@@ -213,7 +213,7 @@ func (d *download) waitForTurns(ctx context.Context, at int64, broken error, r r
 	q := d.env.Turns.Join(key)
 	defer d.env.Turns.Leave(key, q)
 	if r.err == nil {
-		q.Learn(rule, turns.Empty, 0)
+		q.Record(rule, turns.Empty, 0)
 	}
 	// The reader learns what happened before the wait and last, however many turns failed.
 	before := r.err
@@ -223,7 +223,7 @@ func (d *download) waitForTurns(ctx context.Context, at int64, broken error, r r
 			break
 		}
 		if r.retryAfter > 0 {
-			q.Hold(span.Add(d.env.now(), r.retryAfter))
+			q.PauseUntil(span.Add(d.env.now(), r.retryAfter))
 		}
 		r = d.takeTurn(ctx, at, broken, r, q, rule)
 	}
@@ -271,7 +271,7 @@ func (d *download) takeTurn(ctx context.Context, at int64, broken error, r reply
 			return stop()
 		}
 		next.wait += wait
-		if h := d.env.Hosts.Look(hostkey.Of(d.req.URL), d.env.now()); h == nil || !h.TimingOut(now) || !q.PutOff(rule) {
+		if h := d.env.Hosts.Find(hostkey.Of(d.req.URL), d.env.now()); h == nil || !h.TimingOut(now) || !q.PutOff(rule) {
 			break
 		}
 	}
@@ -285,7 +285,7 @@ func (d *download) takeTurn(ctx context.Context, at int64, broken error, r reply
 	case r.waits:
 		result = turns.Failed
 	}
-	q.Learn(rule, result, max(0, r.took-d.usual))
+	q.Record(rule, result, max(0, r.took-d.usual))
 	return r
 }
 

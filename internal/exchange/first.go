@@ -60,7 +60,7 @@ func (f *first) suffices(env *Env, cfg *Config, req *http.Request) bool {
 	if news || !env.Hosts.Calm(req.URL, &f.hash) {
 		return false
 	}
-	cfg.Metrics.Answered(resp.StatusCode)
+	cfg.Metrics.CountAnswered(resp.StatusCode)
 	if env.Failures.Knows(req.URL, &f.hash) {
 		env.recordAnswer(req)
 	}

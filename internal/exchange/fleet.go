@@ -78,7 +78,7 @@ func (x *place) logFleet() {
 	if x.env.Logger == nil {
 		return
 	}
-	host, news, away := x.env.Fleet.Tell()
+	host, news, away := x.env.Fleet.News()
 	switch {
 	case !news:
 	case host != "":

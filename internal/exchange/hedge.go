@@ -136,7 +136,7 @@ func (r *race) skipReason() (reason int, forbidden bool) {
 	p := place{clock: r.clock, cfg: r.cfg, rules: &r.cfg.Rules, req: r.req}
 	key, now := hostkey.Of(r.req.URL), r.env.now()
 	record := new(host.Record)
-	if p.setHost(r.env.Hosts.Look(key, now)); p.host != nil {
+	if p.setHost(r.env.Hosts.Find(key, now)); p.host != nil {
 		record = &p.host.Record
 	}
 	if hold := p.rules.HoldsHedge(record, p.call.Gate, now); hold != decide.NoHold {

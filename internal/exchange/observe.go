@@ -171,7 +171,7 @@ func (x *journey) reportEnd() {
 	case !own:
 	case x.reported.pending && end == meter.Answered:
 		x.countSends()
-		x.cfg.Metrics.Answered(x.last.resp.StatusCode)
+		x.cfg.Metrics.CountAnswered(x.last.resp.StatusCode)
 	default:
 		x.count(&x.event.Outcome, decide.None)
 		x.cfg.Metrics.Request(end, x.reported.attempted)

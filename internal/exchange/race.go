@@ -224,9 +224,9 @@ func (r *race) recordFirst(o *decide.Outcome) {
 	}
 	switch {
 	case r.good:
-		r.known.Answered(r.cfg.Hedge, took, r.late)
+		r.known.RecordAnswer(r.cfg.Hedge, took, r.late)
 	case o.Timeout:
-		r.known.TimedOut(took)
+		r.known.RecordTimeout(took)
 	}
 }
 
@@ -251,7 +251,7 @@ func (x *exchange) abandonRace(r *race) {
 
 // countHedge counts the hedge and the loser of a race.
 func (r *race) countHedge(hedge int, l *loser) {
-	r.known.Hedged(r.won)
+	r.known.RecordHedge(r.won)
 	r.cfg.Metrics.Count(meter.Hedges, hedge, 1)
 	r.cfg.Metrics.Count(meter.Attempts, l.result, 1)
 	if l.attempt != nil {

@@ -247,7 +247,7 @@ func (f *Accounts) begin(v *view, size, tokens float64, now time.Duration) <-cha
 	v.busy, v.since, v.sent, v.answer = true, now, now, make(chan struct{})
 	answer := v.answer
 	if f.add == nil {
-		f.end(v, v.apply(now), size, nil)
+		f.recordResult(v, v.apply(now), size, nil)
 	} else {
 		f.work.Go(func() { f.operate(v) })
 	}
@@ -280,7 +280,7 @@ func (f *Accounts) operate(v *view) {
 	host, tokens, size := v.host.String(), v.owed, v.size
 	v.owed, v.sent = 0, f.now()
 	if !f.up(v.sent) {
-		f.end(v, 0, size, errSlow)
+		f.recordResult(v, 0, size, errSlow)
 		f.mu.Unlock()
 		return
 	}
@@ -291,7 +291,7 @@ func (f *Accounts) operate(v *view) {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		delete(f.running, v)
-		f.end(v, level, size, err)
+		f.recordResult(v, level, size, err)
 	}()
 	level, err = f.call(host, tokens, size)
 }
@@ -314,9 +314,9 @@ func (f *Accounts) call(host string, tokens, size float64) (level float64, err e
 	return level, err
 }
 
-// end records the result of an operation of v, which was for an account of the
+// recordResult records the result of an operation of v, which was for an account of the
 // given size.
-func (f *Accounts) end(v *view, level, size float64, err error) {
+func (f *Accounts) recordResult(v *view, level, size float64, err error) {
 	now := f.now()
 	close(v.answer)
 	v.busy, v.answer = false, nil
@@ -332,7 +332,7 @@ func (f *Accounts) end(v *view, level, size float64, err error) {
 		if f.link.late(v.sent, now) {
 			f.lose(errSlow, now)
 		}
-	case !v.Hear(level, size, now):
+	case !v.Record(level, size, now):
 		f.fail(v, fmt.Errorf("retrip: the fleet's store returned an impossible level: %v", level), now)
 	case inTime:
 		f.link.answers(v.host, now)

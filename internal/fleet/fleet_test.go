@@ -218,7 +218,7 @@ func TestAccounts_SlowStore(t *testing.T) {
 				_, known := accounts.Level(key(0), 500)
 				assert.Equal(t, took <= account.OpTimeout, known, took)
 			}
-			_, _, away := accounts.Tell()
+			_, _, away := accounts.News()
 			assert.Equal(t, took > account.OpTimeout, away != nil, took)
 		}
 	})

@@ -28,10 +28,10 @@ func (n *news) up() {
 	}
 }
 
-// Tell returns what the log should say, at most once a minute: the error that
+// News returns what the log should say, at most once a minute: the error that
 // made the store unusable, or its account of a host, or no error if the store is
 // back.
-func (f *Accounts) Tell() (host string, news bool, away error) {
+func (f *Accounts) News() (host string, news bool, away error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n, now := &f.news, f.now()

@@ -56,7 +56,7 @@ type Ticket struct {
 	epoch   uint32        // epoch of the gate then
 	refused uint8         // how often the server has refused the request
 	passed  uint8         // how often a later request was released first, as a probe
-	Held    bool          // the request waits, or has waited, for its next attempt
+	Waited  bool          // the request waits, or has waited, for its next attempt
 	Out     bool          // the gate has released it and doesn't know the outcome yet
 	Alone   bool          // its last refusal says nothing about the other requests
 	limited bool          // only the pace kept it from being released earlier
@@ -76,7 +76,7 @@ type Request struct {
 	Key      string        // names its gate; empty: the host's own
 	Who      any           // NextWoken returns it when the request must ask again; nil: never
 	Deadline time.Duration // instant by which its response must arrive; 0: none
-	Took     time.Duration // duration of its last attempt
+	Needed   time.Duration // how long its next attempt needs
 	Patience time.Duration // the longest pause that it waits for
 }
 
@@ -181,11 +181,11 @@ func (q *Request) until(usual time.Duration) time.Duration {
 	if q.Deadline == 0 {
 		return span.Forever
 	}
-	return span.Sub(q.Deadline, max(q.Took, usual))
+	return span.Sub(q.Deadline, max(q.Needed, usual))
 }
 
-// ask releases c if it is c's turn; otherwise it makes c wait or give up.
-func (g *gate) ask(c *Ticket, q *Request, now, pausedUntil time.Duration) Answer {
+// admit releases c if it is c's turn; otherwise it makes c wait or give up.
+func (g *gate) admit(c *Ticket, q *Request, now, pausedUntil time.Duration) Answer {
 	w := waiter{number: c.number, until: q.until(g.took), patience: q.Patience, who: q.Who, refused: c.refused, passed: c.passed}
 	waits := c.number != 0 && g.queue.has(c.number)
 	at := g.ready(pausedUntil)
@@ -206,7 +206,7 @@ func (g *gate) ask(c *Ticket, q *Request, now, pausedUntil time.Duration) Answer
 		}
 		g.queue.insert(w)
 	}
-	g.lastWait, c.Held = now, true
+	g.lastWait, c.Waited = now, true
 	d := Answer{Waits: true, Wait: span.Forever}
 	if g.queue.front(g.probe == probeDue).number == c.number {
 		if at <= now {
@@ -238,8 +238,8 @@ func (g *gate) release(c *Ticket, now time.Duration) {
 	c.gap, g.lastRelease = g.pace.gap(), now
 	// Only a request that the pace held back is evidence that the pace could be
 	// higher.
-	c.limited = c.Held || g.queue.len() > 0
-	c.Held = false
+	c.limited = c.Waited || g.queue.len() > 0
+	c.Waited = false
 	// Unused time doesn't accumulate.
 	g.nextRelease = span.Add(now, c.gap)
 	if g.probe != probeNone {
@@ -256,7 +256,7 @@ func (g *gate) leave(c *Ticket) {
 	if g.probes(c) {
 		g.probe = probeDue
 	}
-	c.Out, c.Held = false, false
+	c.Out, c.Waited = false, false
 }
 
 // probes reports whether c is the probe: the newest, if more than one has no result.
@@ -341,7 +341,7 @@ func (g *gate) refuse(c *Ticket, retryAfter, now time.Duration, epoch uint32, dr
 		// The server refused the probe, which says nothing about the pace.
 		g.misses++
 	case !g.pace.free:
-		g.pace.learn(c.gap, g.accepted, now-g.pausedAt)
+		g.pace.setRate(c.gap, g.accepted, now-g.pausedAt)
 	}
 	g.close(pause, now, epoch, draw)
 	return true

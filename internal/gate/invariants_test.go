@@ -144,7 +144,7 @@ func (w *crowd) ask(c *caller) {
 	require.Equal(w.t, a.Waits, a.Wait > 0)
 	switch {
 	case a.Refusal != 0:
-		require.False(w.t, a.Waits || c.ticket.Held || c.ticket.Out, "nothing is left to give back")
+		require.False(w.t, a.Waits || c.ticket.Waited || c.ticket.Out, "nothing is left to give back")
 		w.leave(c)
 	case a.Waits:
 		c.waits = true
@@ -152,7 +152,7 @@ func (w *crowd) ask(c *caller) {
 			c.timer = w.now + a.Wait
 		}
 		if c.request.Deadline != 0 {
-			require.LessOrEqual(w.t, c.timer, c.request.Deadline-c.request.Took, "no wait past the deadline")
+			require.LessOrEqual(w.t, c.timer, c.request.Deadline-c.request.Needed, "no wait past the deadline")
 		}
 	default:
 		w.send(c)
@@ -189,7 +189,7 @@ func (w *crowd) send(c *caller) {
 
 // answer ends the attempt of c.
 func (w *crowd) answer(c *caller) {
-	c.sending, c.request.Took = false, w.now-c.sent
+	c.sending, c.request.Needed = false, w.now-c.sent
 	key := c.request.Key
 	refuse := func(word time.Duration) {
 		if word > 0 {
@@ -231,7 +231,7 @@ func (w *crowd) again(c *caller, wait time.Duration) {
 	switch {
 	case c.left == 0 || refusal != 0:
 		w.leave(c)
-	case wait > 0 && c.request.Deadline != 0 && w.now+wait > c.request.Deadline-c.request.Took:
+	case wait > 0 && c.request.Deadline != 0 && w.now+wait > c.request.Deadline-c.request.Needed:
 		w.leave(c)
 	case wait > 0:
 		c.timer = w.now + wait
@@ -241,7 +241,7 @@ func (w *crowd) again(c *caller, wait time.Duration) {
 }
 
 func (w *crowd) leave(c *caller) {
-	if c.ticket.Held || c.ticket.Out {
+	if c.ticket.Waited || c.ticket.Out {
 		w.wake(w.gates.Leave(&c.ticket, w.paused))
 	}
 	c.gone = true
@@ -329,12 +329,12 @@ func (w *crowd) check() {
 
 // waiting returns how many requests wait at all gates.
 func (w *crowd) waiting() int {
-	waiting, _ := w.gates.Look(w.now)
+	waiting, _ := w.gates.Waiting(w.now)
 	return waiting
 }
 
 // closed returns how much longer a gate stays closed.
 func (w *crowd) closed() time.Duration {
-	_, closed := w.gates.Look(w.now)
+	_, closed := w.gates.Waiting(w.now)
 	return closed
 }

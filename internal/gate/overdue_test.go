@@ -81,6 +81,6 @@ func TestGate_PauseALittleLonger(t *testing.T) {
 	_, wakes = s.Refuse(&sent[2], "", time.Second, now, 0, 0)
 	assert.True(t, wakes)
 	assert.Equal(t, []any{"hasty", nil}, []any{s.NextWoken(), s.NextWoken()})
-	waiting, _ := s.Look(now)
+	waiting, _ := s.Waiting(now)
 	assert.Equal(t, 1, waiting)
 }

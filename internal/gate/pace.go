@@ -165,9 +165,9 @@ func (p *pace) judge(news, named bool, pause, usual, now time.Duration) bool {
 	return true
 }
 
-// learn sets the rate after news: of a request that was sent gap after the one
+// setRate sets the rate after news: of a request that was sent gap after the one
 // before it, with so many accepted since the previous news.
-func (p *pace) learn(gap time.Duration, accepted float64, since time.Duration) {
+func (p *pace) setRate(gap time.Duration, accepted float64, since time.Duration) {
 	upper := 1 / gap.Seconds()
 	p.bound(min(max(1, accepted)/max(since, gapLow).Seconds(), upper), upper)
 }

@@ -34,7 +34,7 @@ func (s *Table) of(c *Ticket, key string, now time.Duration) *gate {
 			return nil
 		}
 		// The number belonged to another gate.
-		c.gate, c.number, c.Out, c.Held = g, 0, false, false
+		c.gate, c.number, c.Out, c.Waited = g, 0, false, false
 	}
 	if g.shut && g.idle(now) {
 		// Requests that the gate has released may come back, so it must not
@@ -133,8 +133,8 @@ func (s *Table) Binding(now time.Duration) bool {
 	return false
 }
 
-// Look returns how many requests wait, and how much longer a gate stays closed.
-func (s *Table) Look(now time.Duration) (waiting int, closed time.Duration) {
+// Waiting returns how many requests wait, and how much longer a gate stays closed.
+func (s *Table) Waiting(now time.Duration) (waiting int, closed time.Duration) {
 	for g := range s.all() {
 		waiting += g.queue.len()
 		if g.shut {
@@ -156,10 +156,10 @@ func (s *Table) all() iter.Seq[*gate] {
 	}
 }
 
-// settle makes sure that the next call at g asks in time: it wakes the call
+// wakeNext makes sure that the next call at g asks in time: it wakes the call
 // unless the call was last told to ask by that time. It reports whether any
 // call must be woken.
-func (s *Table) settle(g *gate, pausedUntil time.Duration) bool {
+func (s *Table) wakeNext(g *gate, pausedUntil time.Duration) bool {
 	if w := g.queue.front(g.probe == probeDue); w != nil {
 		if at := g.ready(pausedUntil); w.number != g.asker || at < g.asksAt {
 			g.asker, g.asksAt = w.number, at
@@ -205,11 +205,11 @@ func (s *Table) Admit(c *Ticket, q *Request, now, pausedUntil time.Duration, dra
 		g.close(left, now, s.epoch, draw)
 		g.retryAfterUntil = pausedUntil
 	}
-	d := g.ask(c, q, now, pausedUntil)
+	d := g.admit(c, q, now, pausedUntil)
 	if d.Refusal != 0 {
 		g.leave(c)
 	}
-	d.Wakes = s.settle(g, pausedUntil)
+	d.Wakes = s.wakeNext(g, pausedUntil)
 	return d
 }
 
@@ -226,7 +226,7 @@ func (s *Table) Refuse(c *Ticket, key string, retryAfter, now, pausedUntil time.
 		s.dismiss(g, now, pausedUntil)
 	}
 	s.epoch = max(s.epoch, g.epoch)
-	return g.retryAfterUntil > before, s.settle(g, pausedUntil)
+	return g.retryAfterUntil > before, s.wakeNext(g, pausedUntil)
 }
 
 // Pass records any other outcome of c: that the server accepted it, or nothing that the
@@ -241,14 +241,14 @@ func (s *Table) Pass(c *Ticket, key string, accepted bool, now, pausedUntil time
 	} else {
 		g.leave(c)
 	}
-	return s.settle(g, pausedUntil)
+	return s.wakeNext(g, pausedUntil)
 }
 
 // Leave gives up what c has at its gate, which it must have been at, and reports whether
 // any call must be woken.
 func (s *Table) Leave(c *Ticket, pausedUntil time.Duration) (wakes bool) {
 	c.gate.leave(c)
-	return s.settle(c.gate, pausedUntil)
+	return s.wakeNext(c.gate, pausedUntil)
 }
 
 // Outlook returns how long the pause and the pace of its gate would make c

@@ -139,16 +139,16 @@ func (h *Host) Late(r Rule, allowed bool) Skip {
 	return None
 }
 
-// Answered records that the first attempt of a request without a hedge has succeeded.
+// RecordAnswer records that the first attempt of a request without a hedge has succeeded.
 // Late says that Late was called for it. Took is how long it took; it matters only if
 // Begin returned 0, and may otherwise be 0.
-func (h *Host) Answered(r Rule, took time.Duration, late bool) {
+func (h *Host) RecordAnswer(r Rule, took time.Duration, late bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.earn(r)
 	switch {
 	case !h.ready:
-		h.learn(took)
+		h.warmUp(took)
 	case late:
 	case float64(took) >= h.delay: // the delay was not known when the request began
 		h.late(r)
@@ -157,17 +157,17 @@ func (h *Host) Answered(r Rule, took time.Duration, late bool) {
 	}
 }
 
-// TimedOut records that the first attempt of a request has timed out, after took.
-func (h *Host) TimedOut(took time.Duration) {
+// RecordTimeout records that the first attempt of a request has timed out, after took.
+func (h *Host) RecordTimeout(took time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.ready {
-		h.learn(took)
+		h.warmUp(took)
 	}
 }
 
-// Hedged records the result of a hedge: whether the request got its answer from it.
-func (h *Host) Hedged(won bool) {
+// RecordHedge records the result of a hedge: whether the request got its answer from it.
+func (h *Host) RecordHedge(won bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.wins = h.wins << 1 & (1<<memory - 1)
@@ -194,8 +194,8 @@ func (h *Host) used() time.Duration {
 	return h.last
 }
 
-// learn records one of the times before the first delay.
-func (h *Host) learn(took time.Duration) {
+// warmUp records one of the times before the first delay.
+func (h *Host) warmUp(took time.Duration) {
 	h.delay = min(max(minDelay, h.delay, float64(took)), maxDelay)
 	if h.steps++; h.steps == Warmup {
 		h.ready, h.steps = true, 0

@@ -24,7 +24,7 @@ func ready(t *testing.T) (h *Host, now time.Duration) {
 	h = new(Host)
 	for range Warmup {
 		require.Zero(t, h.Begin(now, 0))
-		h.Answered(rule, 20*ms, false)
+		h.RecordAnswer(rule, 20*ms, false)
 		now += 10 * ms
 	}
 	h.saved = 0
@@ -55,11 +55,11 @@ func TestHost_Warmup(t *testing.T) {
 				assert.Zero(t, h.Delay())
 				switch {
 				case i != 7:
-					h.Answered(rule, 0, false)
+					h.RecordAnswer(rule, 0, false)
 				case tt.timeout:
-					h.TimedOut(tt.took)
+					h.RecordTimeout(tt.took)
 				default:
-					h.Answered(rule, tt.took, false)
+					h.RecordAnswer(rule, tt.took, false)
 				}
 			}
 			assert.Equal(t, tt.want, h.Delay())
@@ -83,17 +83,17 @@ func TestHost_Saves(t *testing.T) {
 	h, _ := ready(t)
 	for range 2 {
 		for range 19 {
-			h.Answered(rule, 0, true)
+			h.RecordAnswer(rule, 0, true)
 			assert.Equal(t, Spent, h.Late(rule, true))
-			h.TimedOut(time.Second)
+			h.RecordTimeout(time.Second)
 		}
-		h.Answered(rule, 0, false)
+		h.RecordAnswer(rule, 0, false)
 		assert.Equal(t, None, h.Late(rule, true))
-		h.Hedged(true)
+		h.RecordHedge(true)
 		assert.Equal(t, Spent, h.Late(rule, true))
 	}
 	for range 1000 {
-		h.Answered(rule, 0, false)
+		h.RecordAnswer(rule, 0, false)
 	}
 	for range MostSaved {
 		assert.Equal(t, None, h.Late(rule, true))
@@ -106,13 +106,13 @@ func TestHost_Losing(t *testing.T) {
 	h, _ := ready(t)
 	price := func() (n int) {
 		for h.saved = 0; h.saved < whole; n++ {
-			h.Answered(rule, 0, true)
+			h.RecordAnswer(rule, 0, true)
 		}
 		return n
 	}
 	for i := range 20 {
 		assert.Equal(t, 20, price(), i)
-		h.Hedged(false)
+		h.RecordHedge(false)
 	}
 	assert.Equal(t, 200, price())
 }
@@ -134,7 +134,7 @@ func TestHost_Quantile(t *testing.T) {
 					late++
 				}
 			}
-			h.Answered(r, took, isLate)
+			h.RecordAnswer(r, took, isLate)
 		}
 		assert.InEpsilon(t, 0.4*share, float64(late)/float64(n), 0.08, share)
 	}
@@ -143,10 +143,10 @@ func TestHost_Quantile(t *testing.T) {
 // A request that began before the delay was known counts as what it was.
 func TestHost_BeganInWarmup(t *testing.T) {
 	h, _ := ready(t)
-	h.Answered(rule, 20*ms, false)
+	h.RecordAnswer(rule, 20*ms, false)
 	assert.Greater(t, h.Delay(), 20*ms)
 	h, _ = ready(t)
-	h.Answered(rule, 19*ms, false)
+	h.RecordAnswer(rule, 19*ms, false)
 	assert.Less(t, h.Delay(), 20*ms)
 }
 
@@ -159,7 +159,7 @@ func TestHost_Bounds(t *testing.T) {
 	}
 	assert.Equal(t, time.Hour, h.Delay())
 	for range 10000 {
-		h.Answered(rule, 0, false)
+		h.RecordAnswer(rule, 0, false)
 	}
 	assert.Equal(t, ms, h.Delay())
 	h.Begin(math.MinInt64, 0)
@@ -175,9 +175,9 @@ func TestHost_AllocatesNothing(t *testing.T) {
 		h := table.Host(key, 0)
 		h.Begin(0, 0)
 		h.Late(rule, true)
-		h.Hedged(true)
-		h.Answered(rule, 0, false)
-		h.TimedOut(0)
+		h.RecordHedge(true)
+		h.RecordAnswer(rule, 0, false)
+		h.RecordTimeout(0)
 		h.Delay()
 	}))
 }
@@ -192,7 +192,7 @@ func BenchmarkUnhedged(b *testing.B) {
 		now += ms
 		h := table.Host(key, now)
 		h.Begin(now, 0)
-		h.Answered(rule, 0, false)
+		h.RecordAnswer(rule, 0, false)
 	}
 }
 
@@ -205,7 +205,7 @@ func BenchmarkUnhedged_Parallel(b *testing.B) {
 			now += ms
 			h := table.Host(key, now)
 			h.Begin(now, 0)
-			h.Answered(rule, 0, false)
+			h.RecordAnswer(rule, 0, false)
 		}
 	})
 }

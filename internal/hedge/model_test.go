@@ -150,18 +150,18 @@ func TestModel(t *testing.T) {
 			switch won := draw.Float64() < wins; {
 			case hedged:
 				m.hedged(won)
-				h.Hedged(won)
+				h.RecordHedge(won)
 			case draw.Float64() < trouble/5:
 				if m.delay == 0 {
 					m.first(took)
 				}
-				h.TimedOut(time.Duration(took * 1e9))
+				h.RecordTimeout(time.Duration(took * 1e9))
 			default:
 				if delay > 0 && !late {
 					took = 0
 				}
 				m.answered(took, late)
-				h.Answered(r, time.Duration(took*1e9), late)
+				h.RecordAnswer(r, time.Duration(took*1e9), late)
 			}
 		}
 		dear += m.dear

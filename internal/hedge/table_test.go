@@ -116,10 +116,10 @@ func TestTable_Concurrent(t *testing.T) {
 		for i := range many {
 			h := table.Host(keyOf(i), time.Duration(i))
 			h.Begin(time.Duration(i), 0)
-			h.Answered(rule, ms, false)
+			h.RecordAnswer(rule, ms, false)
 			h.Late(rule, true)
-			h.Hedged(i%2 == 0)
-			h.TimedOut(ms)
+			h.RecordHedge(i%2 == 0)
+			h.RecordTimeout(ms)
 			h.Delay()
 		}
 	})
@@ -135,7 +135,7 @@ func TestTable_All(t *testing.T) {
 		key := hostkey.Key{Host: fmt.Sprint("host-", i), Port: "443"}
 		h := table.Host(key, 0)
 		for range Warmup - i%2 {
-			h.Answered(rule, time.Duration(i+1)*ms, false)
+			h.RecordAnswer(rule, time.Duration(i+1)*ms, false)
 		}
 		if i%2 == 0 {
 			want[key] = time.Duration(i+1) * ms

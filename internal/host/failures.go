@@ -210,8 +210,8 @@ func (f *Failures) evict(s *failing, now time.Duration) {
 	}
 }
 
-// Look returns what is known of the host of key, and false if nothing is.
-func (f *Failures) Look(key hostkey.Key, now time.Duration) (Failing, bool) {
+// Find returns what is known of the host of key, and false if nothing is.
+func (f *Failures) Find(key hostkey.Key, now time.Duration) (Failing, bool) {
 	s := f.stripe(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()

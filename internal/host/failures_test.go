@@ -74,7 +74,7 @@ func TestFailures_Model(t *testing.T) {
 			case failed:
 				if !fails || at-last > FailureWindow {
 					since, earlier, how, gaveUp = at, 0, Failure{}, 0
-				} else if known, _ := f.Look(key, at); known.Recovered {
+				} else if known, _ := f.Find(key, at); known.Recovered {
 					since, earlier = at, earlier+1
 				}
 				fails, last, run = true, max(last, at), 0
@@ -88,7 +88,7 @@ func TestFailures_Model(t *testing.T) {
 				f.Fail(key, h, g, at)
 			}
 			look := now + time.Duration(r.Int64N(int64(scale)))*time.Duration(r.IntN(2))
-			known, ok := f.Look(key, look)
+			known, ok := f.Find(key, look)
 			var least, most [3]int
 			for i, q := range all {
 				if look-q.at <= FailureWindow && (q.kind != answered || listed >= 0 && i >= listed) {
@@ -123,7 +123,7 @@ func TestFailures_Model(t *testing.T) {
 			}
 			require.Equal(t, fails || least[1] > 0, ok && (fails || look-news <= FailureWindow || least[1] > 0), "seed %d", seed)
 		}
-		_, ok := f.Look(key, now+FailureWindow+1)
+		_, ok := f.Find(key, now+FailureWindow+1)
 		require.False(t, ok)
 		require.Empty(t, f.All(now+FailureWindow+1))
 	}
@@ -145,7 +145,7 @@ func TestFailures_Bounded(t *testing.T) {
 		now := time.Duration(i) * time.Millisecond
 		f.Fail(name(i), Failure{Reason: 1, Status: 503}, 1, now)
 		f.Cancel(hostkey.Key{Host: fmt.Sprintf("%d.canceled", i), Port: "443"}, now)
-		_, ok := f.Look(name(i), now)
+		_, ok := f.Find(name(i), now)
 		require.True(t, ok, "the last one is there")
 	}
 	runtime.GC()
@@ -184,7 +184,7 @@ func TestFailures_Concurrently(t *testing.T) {
 				f.Fail(key, Failure{1, uint8(g), 503}, 1, now)
 				f.Cancel(key, now)
 				f.Answer(key, func() time.Duration { return now })
-				f.Look(key, now)
+				f.Find(key, now)
 				if i%200 == 0 {
 					f.All(now)
 				}

@@ -17,7 +17,7 @@ import (
 type Journal struct {
 	due    atomic.Int64 // instant from which on Rest has something to say; 0: never
 	mu     sync.Mutex
-	topics map[Topic]*told
+	topics map[Topic]*topicState
 }
 
 // Topic is what records are about that say the same.
@@ -27,8 +27,8 @@ type Topic struct {
 	Reason       string
 }
 
-// told is what the log says about a topic.
-type told struct {
+// topicState is what the log says about a topic.
+type topicState struct {
 	at      time.Duration // instant of the last record; for pauses, their end
 	omitted int           // records left out since then
 	others  bool          // these are records of any host without a topic of its own
@@ -51,10 +51,10 @@ const (
 // every host.
 const OtherHosts = "others"
 
-// Tell records that something happened which t describes. It reports whether the log
+// Record records that something happened which t describes. It reports whether the log
 // should say so, and then how many records it has left out since it last did, and
 // whether these may be about other hosts.
-func (j *Journal) Tell(t Topic, now time.Duration) (say bool, omitted int, others bool) {
+func (j *Journal) Record(t Topic, now time.Duration) (say bool, omitted int, others bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	w, known := j.find(t, now)
@@ -80,7 +80,7 @@ func (j *Journal) Pause(host, policy string, until, now time.Duration) (news boo
 }
 
 // find returns what the log says about t, and whether it says anything yet.
-func (j *Journal) find(t Topic, now time.Duration) (w *told, known bool) {
+func (j *Journal) find(t Topic, now time.Duration) (w *topicState, known bool) {
 	if w, known = j.topics[t]; known {
 		return w, true
 	}
@@ -98,22 +98,22 @@ func (j *Journal) find(t Topic, now time.Duration) (w *told, known bool) {
 		}
 	}
 	if j.topics == nil {
-		j.topics = map[Topic]*told{}
+		j.topics = map[Topic]*topicState{}
 	}
-	w = &told{others: t.Host == OtherHosts}
+	w = &topicState{others: t.Host == OtherHosts}
 	j.topics[t] = w
 	return w, false
 }
 
 // over reports whether w may be forgotten without a word.
-func (t Topic) over(w *told, now time.Duration) bool {
+func (t Topic) over(w *topicState, now time.Duration) bool {
 	return t.Record != "" && w.omitted == 0 && now-w.at >= sayEvery
 }
 
 // due returns the instant from which on Rest speaks of t, or 0 if it need not. A
 // record of something that happens again is better than one of Rest, so Rest leaves
 // it some time.
-func (t Topic) due(w *told) time.Duration {
+func (t Topic) due(w *topicState) time.Duration {
 	switch {
 	case t.Record == "":
 		return span.Add(w.at, calmAfter)

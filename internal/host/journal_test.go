@@ -374,7 +374,7 @@ func TestJournal_LosesNothing(t *testing.T) {
 					rest(now)
 				default:
 					told.Add(1)
-					if say, omitted, _ := j.Tell(host.Topic{Host: name, Record: "give up"}, now); say {
+					if say, omitted, _ := j.Record(host.Topic{Host: name, Record: "give up"}, now); say {
 						logged.Add(int64(1 + omitted))
 					}
 				}

@@ -86,7 +86,7 @@ func (u *user) look(keys []hostkey.Key, now time.Duration) {
 		u.rules.State(&e.Record, now)
 	}
 	for _, key := range keys {
-		if e := u.table.Look(key, now); e != nil {
+		if e := u.table.Find(key, now); e != nil {
 			u.rules.State(&e.Record, now)
 		}
 	}
@@ -147,7 +147,7 @@ func TestTable_LookingChangesNothing(t *testing.T) {
 					}
 				}
 				for _, key := range keys {
-					one, two := users[0].table.Look(key, now), users[1].table.Look(key, now)
+					one, two := users[0].table.Find(key, now), users[1].table.Find(key, now)
 					require.Equal(t, one != nil, two != nil, key)
 					if one != nil {
 						require.Equal(t, rules.State(&one.Record, now), rules.State(&two.Record, now))
@@ -193,7 +193,7 @@ func TestGates_OfAbandonedHosts(t *testing.T) {
 
 	now := 10 * time.Minute
 	table.All(now)
-	table.Look(host1, now)
+	table.Find(host1, now)
 	assert.EqualValues(t, host.MostKeys, table.Keyed(), "looking drops no gate")
 	assert.False(t, waits(host2, 2, now), "there is a place for it now")
 	refuse(host2, 3, time.Second, now)
@@ -266,10 +266,10 @@ func TestTable_ForgivesInAPause(t *testing.T) {
 			if inUse {
 				e = table.PinNew(key, 0)
 			}
-			assert.Equal(t, 24*time.Hour-host.Idle, table.Look(key, host.Idle).PausedFor(host.Idle))
-			assert.Equal(t, missing, table.Look(key, host.Idle).Missing(host.Idle))
-			assert.Zero(t, table.Look(key, host.Idle+1).Missing(host.Idle+1))
-			assert.Positive(t, table.Look(key, host.Idle+1).PausedFor(host.Idle+1), "the pause goes on")
+			assert.Equal(t, 24*time.Hour-host.Idle, table.Find(key, host.Idle).PausedFor(host.Idle))
+			assert.Equal(t, missing, table.Find(key, host.Idle).Missing(host.Idle))
+			assert.Zero(t, table.Find(key, host.Idle+1).Missing(host.Idle+1))
+			assert.Positive(t, table.Find(key, host.Idle+1).PausedFor(host.Idle+1), "the pause goes on")
 			// What a request finds that begins then, or that has waited until then.
 			if !inUse {
 				e = table.PinNew(key, 24*time.Hour)

@@ -67,7 +67,7 @@ var BreakerChanges = [...]Change{breaker.Same: 0, breaker.Opened: Opened, breake
 func (h *Record) StoppedRoutes(r budget.Rule) string {
 	var list []string
 	for i := range h.Debt.Routes {
-		if route := &h.Debt.Routes[i]; route.Told && route.Held(r) > 0 {
+		if route := &h.Debt.Routes[i]; route.Told && route.WaitsFor(r) > 0 {
 			list = append(list, h.routes[i])
 		}
 	}
@@ -145,9 +145,9 @@ func (h *Record) RecordRetryAfter(now time.Duration) {
 	h.doubtSince, h.proof = now, doubt
 }
 
-// Answered records a good answer to an attempt that began at the instant began. The caller
+// RecordAnswer records a good answer to an attempt that began at the instant began. The caller
 // must hold the lock.
-func (h *Record) Answered(began time.Duration) {
+func (h *Record) RecordAnswer(began time.Duration) {
 	if h.paused.Load() != 0 && began >= h.doubtSince {
 		h.proof = since
 	}

@@ -341,10 +341,10 @@ func (t *Table) Refit(sizeOf func(*Entry) int64) {
 	}
 }
 
-// Look returns the entry of a host in trouble, or that of the hosts without a place
+// Find returns the entry of a host in trouble, or that of the hosts without a place
 // if the host would share it and it lacks tokens. Otherwise it returns nil. Unlike
-// Pin, Look changes nothing: decisions are the same whether or not anybody looks.
-func (t *Table) Look(key hostkey.Key, now time.Duration) *Entry {
+// Pin, Find changes nothing: decisions are the same whether or not anybody looks.
+func (t *Table) Find(key hostkey.Key, now time.Duration) *Entry {
 	s := t.stripe(key.Hash())
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -358,7 +358,7 @@ func (t *Table) Look(key hostkey.Key, now time.Duration) *Entry {
 }
 
 // All returns the hosts in trouble, sorted, and the entries of the hosts without a
-// place that lack tokens. It changes nothing, as Look.
+// place that lack tokens. It changes nothing, as Find.
 func (t *Table) All(now time.Duration) (list, others []*Entry) {
 	for s := range t.locked() {
 		for _, e := range s.hosts {

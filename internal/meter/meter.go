@@ -179,8 +179,8 @@ func (p *Policy) countWord(family int, word string) (value int) {
 	return value
 }
 
-// Answered counts a request whose first attempt got a final response.
-func (p *Policy) Answered(status int) {
+// CountAnswered counts a request whose first attempt got a final response.
+func (p *Policy) CountAnswered(status int) {
 	if p != nil {
 		p.plain[ResultOf(status)].Add(1)
 	}

@@ -218,9 +218,9 @@ var Changes = []string{"paused", "opened", "probes", "closed"}
 
 var deeds = [...]string{decide.Send: "send", decide.Ask: "ask", decide.Sleep: "sleep", decide.Queue: "queue", decide.Answer: "answer", decide.Refuse: "refuse"}
 
-// Tell returns an action in the words of a story. most is the wait with the highest draw,
+// Format returns an action in the words of a story. most is the wait with the highest draw,
 // and woken are the requests that it wakes.
-func Tell(a *decide.Action, most time.Duration, woken []string) string {
+func Format(a *decide.Action, most time.Duration, woken []string) string {
 	words := []string{deeds[a.Do]}
 	add := func(say bool, word string) {
 		if say {

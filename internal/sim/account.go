@@ -71,7 +71,7 @@ func (a *accounts) add(client int32, now time.Duration, tokens float64) {
 		return
 	}
 	a.answers[client] = answered
-	a.views[client].Hear(level, a.size, answered)
+	a.views[client].Record(level, a.size, answered)
 }
 
 // ask returns the level that a client hears, and when.

@@ -69,10 +69,10 @@ func (r *run) raced(i int32, o *decide.Outcome) int32 {
 		if failed && !owner.race.failed {
 			owner.race.other = none
 			r.free = append(r.free, i)
-			host.Hedged(r.Policy.Hedging.Blind)
+			host.RecordHedge(r.Policy.Hedging.Blind)
 			return none
 		}
-		host.Hedged(!failed || r.Policy.Hedging.Blind)
+		host.RecordHedge(!failed || r.Policy.Hedging.Blind)
 		if !failed {
 			r.result.HedgesWon++
 		}
@@ -90,9 +90,9 @@ func (r *run) raced(i int32, o *decide.Outcome) int32 {
 		r.drop(i)
 	case q.call.Attempts > 1: // the hedge has failed, or this is a retry
 	case !failed:
-		host.Answered(r.hedging, o.Took, q.race.late)
+		host.RecordAnswer(r.hedging, o.Took, q.race.late)
 	case o.Timeout:
-		host.TimedOut(o.Took)
+		host.RecordTimeout(o.Took)
 	}
 	return i
 }
@@ -102,7 +102,7 @@ func (r *run) drop(i int32) {
 	q := &r.requests[i]
 	h := q.race.other
 	q.race.other = none
-	r.hedges[q.host].Hedged(r.Policy.Hedging.Blind)
+	r.hedges[q.host].RecordHedge(r.Policy.Hedging.Blind)
 	r.requests[h].gen += generationStep
 	r.free = append(r.free, h)
 }

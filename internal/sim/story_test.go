@@ -42,7 +42,7 @@ func replay(t *testing.T, s *story.Story) {
 	var who string
 	var told []string
 	tell := func(now time.Duration, k decide.Kind, a *decide.Action) {
-		told = append(told, now.String()+" "+who+" "+story.Word(k)+" "+story.Tell(a, a.Wait, nil))
+		told = append(told, now.String()+" "+who+" "+story.Word(k)+" "+story.Format(a, a.Wait, nil))
 	}
 	r.traceStep = func(_ int32, _ decide.Call, e decide.Event, now time.Duration, _ uint64, a decide.Action) {
 		tell(now, e.Kind, &a)

@@ -107,6 +107,6 @@ func (r *Route) Used(l *Pools, base http.RoundTripper, u *url.URL, resp *http.Re
 	turn, _ := base.(*Turn)
 	r.atSpare = !turn.AtBase()
 	if !r.atSpare && resp != nil && resp.ProtoMajor == 2 {
-		l.Answered(hostkey.Of(u))
+		l.RecordAnswer(hostkey.Of(u))
 	}
 }

@@ -97,8 +97,8 @@ func (l *Pools) Doubt(key hostkey.Key, since time.Time, atSpare bool) {
 	}
 }
 
-// Answered tells l of a response of the base over HTTP/2. Attempts that wait then go there.
-func (l *Pools) Answered(key hostkey.Key) {
+// RecordAnswer tells l of a response of the base over HTTP/2. Attempts that wait then go there.
+func (l *Pools) RecordAnswer(key hostkey.Key) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if h := l.hosts[key]; h != nil {

@@ -46,7 +46,7 @@ func fleet(clients, bodies int, capacity, share float64, away time.Duration, sil
 			wait := pace.Wait(rule)
 			w.At(now+wait/2+time.Duration(w.Random.Int64N(int64(wait/2)+1)), func() {
 				result, took := turn()
-				pace.Learn(rule, result, took)
+				pace.Record(rule, result, took)
 				if result == turns.Continued {
 					left--
 				}

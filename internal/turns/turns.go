@@ -62,11 +62,11 @@ func (p *Pace) Wait(r Rule) time.Duration {
 	return p.wait
 }
 
-// Learn records the result of a turn, and how much longer than usual it took. The wait
+// Record records the result of a turn, and how much longer than usual it took. The wait
 // doubles while the host fails and halves while it answers. Once the host has been slow
 // or silent, the wait shrinks by less, the less the longer it is and the slower the
 // host: all clients would otherwise speed up until everything times out.
-func (p *Pace) Learn(r Rule, result Result, took time.Duration) {
+func (p *Pace) Record(r Rule, result Result, took time.Duration) {
 	wait := p.Wait(r)
 	longer, most := span.Mul(max(wait, r.Cap/firstShare), 2), span.Mul(r.Cap, crowdedMost)
 	slow := r.Slow > 0 && took > r.Slow
@@ -107,11 +107,11 @@ func (p *Pace) PutOff(r Rule) bool {
 
 // Queue is the bodies that wait for one host. It is safe for concurrent use.
 type Queue struct {
-	mu      sync.Mutex
-	pace    Pace
-	held    time.Duration // instant before which the host wants no request; 0: none
-	waiting int           // guarded by the table
-	turn    chan struct{} // holds a value while it is nobody's turn
+	mu          sync.Mutex
+	pace        Pace
+	pausedUntil time.Duration // instant before which the host wants no request; 0: none
+	waiting     int           // guarded by the table
+	turn        chan struct{} // holds a value while it is nobody's turn
 }
 
 // Turn returns the channel that yields a turn. Who receives from it must call Pass.
@@ -133,8 +133,8 @@ func (q *Queue) Wait(r Rule, now, limit time.Duration, draw uint64) (time.Durati
 			return 0, false
 		}
 	}
-	if q.held != 0 {
-		wait = max(wait, span.Sub(q.held, now))
+	if q.pausedUntil != 0 {
+		wait = max(wait, span.Sub(q.pausedUntil, now))
 	}
 	return wait, wait < left
 }
@@ -146,18 +146,18 @@ func (q *Queue) PutOff(r Rule) bool {
 	return q.pace.PutOff(r)
 }
 
-// Learn records the result of a turn that took so much longer than usual.
-func (q *Queue) Learn(r Rule, result Result, took time.Duration) {
+// Record records the result of a turn that took so much longer than usual.
+func (q *Queue) Record(r Rule, result Result, took time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.pace.Learn(r, result, took)
+	q.pace.Record(r, result, took)
 }
 
-// Hold records that the host wants no request before the given instant.
-func (q *Queue) Hold(until time.Duration) {
+// PauseUntil records that the host wants no request before the given instant.
+func (q *Queue) PauseUntil(until time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.held = max(q.held, until)
+	q.pausedUntil = max(q.pausedUntil, until)
 }
 
 // Table has the queues of the hosts for which bodies wait, and of no others. The

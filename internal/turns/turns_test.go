@@ -38,7 +38,7 @@ func TestPace(t *testing.T) {
 		var p Pace
 		assert.Equal(t, 2500*ms, p.Wait(r), name)
 		for i, s := range steps {
-			p.Learn(r, s.result, s.took)
+			p.Record(r, s.result, s.took)
 			assert.InDelta(t, s.wait, p.Wait(r), float64(ms), "%s, step %d", name, i)
 		}
 	}
@@ -54,7 +54,7 @@ func TestPace_PutOff(t *testing.T) {
 	}
 	assert.Equal(t, 13, n)
 	assert.GreaterOrEqual(t, p.Wait(r), r.Cap)
-	p.Learn(r, Continued, 0)
+	p.Record(r, Continued, 0)
 	assert.Greater(t, p.Wait(r), 7*time.Second, "the host counts as crowded")
 }
 
@@ -69,7 +69,7 @@ func TestPace_Bounds(t *testing.T) {
 		for range 200 {
 			result, took := Result(random.IntN(4)), time.Duration(random.Int64N(3))
 			crowded = crowded || result == TimedOut || result == Continued && r.Slow > 0 && took > r.Slow
-			p.Learn(r, result, took)
+			p.Record(r, result, took)
 			if random.IntN(8) == 0 {
 				p.PutOff(r)
 			}
@@ -97,8 +97,8 @@ func TestQueue_Wait(t *testing.T) {
 		{held: 5 * time.Second, left: 5 * time.Second},
 		{held: 5 * time.Second, left: 5*time.Second + 1, want: 5 * time.Second},
 	} {
-		q.held = 0
-		q.Hold(time.Hour + c.held)
+		q.pausedUntil = 0
+		q.PauseUntil(time.Hour + c.held)
 		wait, ok := q.Wait(r, time.Hour, time.Hour+c.left, math.MaxUint64)
 		assert.Equal(t, c.want != 0, ok, c)
 		if ok {
