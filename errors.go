@@ -4,12 +4,14 @@
 package retrip
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/exchange"
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/redact"
 )
@@ -139,4 +141,17 @@ func innerError(err error) (fault.Inner, bool) {
 		return fault.Inner{}, false
 	}
 	return fault.Inner{Attempts: e.Attempts, StatusCode: e.StatusCode, Hopeless: e.Reason == ""}, true
+}
+
+// Error implements [exchange.Owner].
+func (owner) Error(e *exchange.Error) error {
+	made := &Error{Attempts: e.Attempts, Reason: wordOf(e.Reason), StatusCode: e.StatusCode, Header: e.Header, RetryAfter: e.RetryAfter, last: e.Last}
+	if n := len(e.Errs); n > 0 {
+		joined := make([]error, n)
+		for i, err := range e.Errs {
+			joined[n-1-i] = err
+		}
+		made.Err = errors.Join(joined...)
+	}
+	return made
 }

@@ -5,7 +5,6 @@ package retrip
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/http"
 	"time"
@@ -14,7 +13,6 @@ import (
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/redact"
-	"github.com/retrip/retrip/internal/span"
 	"github.com/retrip/retrip/internal/syntax"
 )
 
@@ -228,80 +226,6 @@ func (o owner) logRest(ctx context.Context, now time.Duration) {
 		}
 		o.logHost(ctx, slog.LevelInfo, host.PauseOver, &state)
 	})
-}
-
-// logHost logs a change of a host.
-func (o owner) logHost(ctx context.Context, level slog.Level, change string, s *HostState) {
-	attrs := []slog.Attr{
-		slog.String("host", s.Host),
-		slog.String("change", change),
-		slog.String("policy", s.Policy),
-		slog.String("breaker", string(s.Breaker)),
-		slog.Duration("open_for", s.OpenFor),
-		slog.Duration("paused_for", s.PausedFor),
-		slog.Float64("tokens", s.Tokens),
-		slog.Int("failed_retries", s.FailedRetries),
-		slog.String("last_give_up", string(s.LastGiveUp)),
-	}
-	if s.StoppedRoutes != "" {
-		attrs = append(attrs, slog.String("stopped_routes", s.StoppedRoutes))
-	}
-	o.t.Logger.LogAttrs(ctx, level, "retrip: host", attrs...)
-}
-
-// Fit implements [exchange.Owner].
-func (o owner) Fit(e *host.Entry, env *exchange.Env) {
-	if s := o.t.settings.Load(); &s.Env != env && s.err == nil {
-		e.Fit(s.sizeOf(e))
-	}
-}
-
-// Error implements [exchange.Owner].
-func (owner) Error(e *exchange.Error) error {
-	made := &Error{Attempts: e.Attempts, Reason: wordOf(e.Reason), StatusCode: e.StatusCode, Header: e.Header, RetryAfter: e.RetryAfter, last: e.Last}
-	if n := len(e.Errs); n > 0 {
-		joined := make([]error, n)
-		for i, err := range e.Errs {
-			joined[n-1-i] = err
-		}
-		made.Err = errors.Join(joined...)
-	}
-	return made
-}
-
-// Changed implements [exchange.Owner].
-func (o owner) Changed(req *http.Request, e *host.Entry, change host.Change, now time.Duration) {
-	if o.t.Logger != nil || o.t.Trace != nil && o.t.Trace.Host != nil {
-		o.reportChange(req, e, change, now)
-	}
-}
-
-// reportChange must not be inlined: requests that wait would have its large stack frame.
-//
-//go:noinline
-func (o owner) reportChange(req *http.Request, e *host.Entry, change host.Change, now time.Duration) {
-	state := o.t.state(o.t.settings.Load(), e, hostkey.Of(req.URL), now)
-	if e.Others {
-		state.Host = host.OtherHosts
-	}
-	for i, name := range host.ChangeNames {
-		bit := host.Change(1) << i
-		if o.t.Logger == nil || change&bit == 0 {
-			continue
-		}
-		level := e.News.Level(bit)
-		if bit == host.Paused {
-			o.logRest(req.Context(), now)
-			level = slog.LevelDebug
-			if o.t.journal.Pause(state.Host, state.Policy, span.Add(now, state.PausedFor), now) {
-				level = slog.LevelWarn
-			}
-		}
-		o.logHost(req.Context(), level, name, &state)
-	}
-	if o.t.Trace != nil && o.t.Trace.Host != nil {
-		o.t.Trace.Host(state)
-	}
 }
 
 // Unsaid implements [exchange.Owner].
