@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -114,7 +115,15 @@ func streamCause(err error) error {
 // refusedByText reports whether err has only a text, which tells a refusal.
 func refusedByText(err error) bool {
 	text := plainText(err)
-	return slices.ContainsFunc(refusals, func(begin string) bool { return strings.HasPrefix(text, begin) }) || text != "" && refusedCONNECT(text)
+	return slices.ContainsFunc(refusals, func(begin string) bool { return strings.HasPrefix(text, begin) }) || text != "" && refusedCONNECT(text) || beginsHTTP2(text)
+}
+
+// beginsHTTP2 reports whether text quotes the SETTINGS with which a server begins HTTP/2 (RFC
+// 9113 §3.4). Other zeros may be the rest of a response over the same connection.
+func beginsHTTP2(text string) bool {
+	quoted, _ := strings.CutPrefix(text, notHTTP+"response ")
+	line, _ := strconv.Unquote(quoted)
+	return strings.HasPrefix(line, "\x00\x00") && len(line) >= 9 && line[3:9] == "\x04\x00\x00\x00\x00\x00"
 }
 
 // refusals are the beginnings of untyped errors that say that HTTP/2 can't carry the request,
@@ -127,8 +136,8 @@ var refusals = []string{
 	"net/http: server response headers exceeded ", "http2: response header list larger than advertised limit",
 	"tls: ", "invalid proxy address ",
 	// Other protocols, as a plain attempt can tell them: a response over HTTP/1 to HTTP/2, and
-	// to HTTP/1 an alert of TLS, a frame of HTTP/2 or a greeting of SSH.
-	"http2: frame too large", notHTTP + `response "\x15\x03`, notHTTP + `response "\x00\x00`, notHTTP + `response "SSH-`,
+	// to HTTP/1 an alert of TLS or a greeting of SSH. For HTTP/2, see beginsHTTP2.
+	"http2: frame too large", notHTTP + `response "\x15\x03`, notHTTP + `response "SSH-`,
 	notHTTP + `status code "Debian-`, notHTTP + `status code "Ubuntu-`,
 }
 

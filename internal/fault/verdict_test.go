@@ -125,12 +125,15 @@ func TestHopeless_AnotherProtocol(t *testing.T) {
 	}
 }
 
-// What arrives over a connection that has carried a response may be the rest of that.
+// What arrives over a connection that has carried a response may be the rest of that. A plain
+// attempt doesn't know what its connection has carried: it tells other protocols by their words.
 //
 //retrip:promise P8
 func TestHopeless_RestOfAResponse(t *testing.T) {
-	for _, rest := range []string{"0\r\n\r\n", "\x00\x00\x00\x18ftypmp42\n", "\x15\x03\x01\x00\x02\x02\x16\n", "SSH-2.0-OpenSSH_9.6\r\n"} {
+	for rest, plain := range map[string]int32{"0\r\n\r\n": 4, "\x00\x00\x00\x18ftypmp42\n": 4, "\x00\x00\n": 4, strings.Repeat("\x00", 20) + "\n": 4,
+		"\x15\x03\x01\x00\x02\x02\x16\n": 1, "SSH-2.0-OpenSSH_9.6\r\n": 1} {
 		t.Run(fmt.Sprintf("%.9q", rest), func(t *testing.T) {
+			var asked atomic.Int32
 			addr := accept(t, func(c net.Conn) {
 				for ask := bufio.NewReader(c); ; {
 					req, err := http.ReadRequest(ask)
@@ -140,17 +143,20 @@ func TestHopeless_RestOfAResponse(t *testing.T) {
 					case req.URL.Path == "/first":
 						_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 					case req.URL.Path == "/second":
+						asked.Add(1)
 						_, _ = io.WriteString(c, rest)
 						return
 					}
 				}
 			})
-			tr := &retrip.Transport{Base: new(http.Transport), Policy: play.AtOnce}
-			tr.Policy.AttemptTimeout = time.Hour
-			play.Do(t, tr, request(t, "http://"+addr+"/first"))
-			req, done := traced(t, request(t, "http://"+addr+"/second"))
-			assert.Error(t, testenv.Try(tr, req))
-			assert.Equal(t, 2, done.Attempt, "the second came first over its connection")
+			for timeout, want := range map[time.Duration]int32{0: plain, time.Hour: 2} {
+				tr := &retrip.Transport{Base: new(http.Transport), Policy: play.AtOnce}
+				tr.Policy.AttemptTimeout = timeout
+				play.Do(t, tr, request(t, "http://"+addr+"/first"))
+				asked.Store(0)
+				assert.Error(t, testenv.Try(tr, request(t, "http://"+addr+"/second")))
+				assert.Equal(t, want, asked.Load(), "timeout %v: the second came first over its connection", timeout)
+			}
 		})
 	}
 }
