@@ -65,9 +65,10 @@ type Event struct {
 	Reason Reason
 	Offset int64
 
-	// Wait is the wait before the next attempt, and FromServer says whether a server
-	// asked for it. At a gate, it is the time for which the gate holds all requests
-	// back; the queue comes on top. After a give-up, Wait is what Error.RetryAfter is.
+	// Wait is the planned wait before the next attempt, and FromServer says whether a
+	// server asked for it. At a gate, Wait is the time for which the gate holds all
+	// requests back. The gate's queue, a later pause of the host or a lack of tokens may
+	// prolong the wait. After a give-up, Wait is what Error.RetryAfter is.
 	Wait       time.Duration
 	FromServer bool
 
