@@ -74,6 +74,9 @@ func (x *exchange) use(base http.RoundTripper, req *http.Request) {
 		req = x.last.attempt.Again(x.payload.once.Give)
 		resp, err = x.last.attempt.Use(base, netHTTP, req)
 	}
+	if once := x.payload.once; once != nil {
+		once.Returned()
+	}
 	if limit := x.cfg.AttemptTimeout; x.last.awaits && x.last.attempt.InTime() && limit > 0 {
 		// What Classify waits for must still arrive within AttemptTimeout.
 		x.last.attempt.Limit(x.start(), limit, errAttemptTimeout)

@@ -180,6 +180,49 @@ func TestReplay_OldAttemptReads(t *testing.T) {
 	}
 }
 
+// The connection of an upload is lost. net/http's HTTP/2 closes the body, and waits for the end
+// of a Read of it.
+//
+//retrip:promise P7 P13
+func TestReplay_BaseAwaitsARead(t *testing.T) {
+	for writes, attempts := range map[time.Duration]int{50 * time.Millisecond: 2, time.Hour: 1} {
+		play.Bubble(t, fmt.Sprint("the caller writes after ", writes), func(t *testing.T) {
+			var seen atomic.Int32
+			s := memhttp.NewServer(t, memhttp.HTTP2, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				if seen.Add(1) == 1 {
+					_, _ = io.ReadFull(r.Body, make([]byte, 3))
+					memhttp.RequestConn(r).Reset()
+				} else {
+					assert.Equal(t, "onetwo", play.ReadAll(t, r.Body))
+				}
+			}))
+			pr, pw := io.Pipe()
+			wrote := make(chan error, 1)
+			go func() {
+				_, _ = io.WriteString(pw, "one")
+				time.Sleep(writes)
+				_, err := io.WriteString(pw, "two")
+				_ = pw.Close()
+				wrote <- err
+			}()
+			start := time.Now()
+			var done retrip.Event
+			tr := &retrip.Transport{Base: s.Transport(), Policy: play.AtOnce, Trace: &retrip.Trace{Done: func(e retrip.Event) { done = e }}}
+			resp, err := tr.RoundTrip(play.MustRequest(t, "PUT", s.URL, pr))
+			if took := time.Since(start); attempts == 1 {
+				assert.Error(t, err)
+				assert.Equal(t, 100*time.Millisecond, took)
+				assert.Equal(t, io.ErrClosedPipe, <-wrote)
+				assert.Equal(t, retrip.ReasonBodyNotReplayable, done.Reason, "the host has failed, not the body")
+			} else if assert.NoError(t, err) {
+				resp.Body.Close()
+				assert.NoError(t, <-wrote)
+			}
+			assert.EqualValues(t, attempts, seen.Load())
+		})
+	}
+}
+
 // The response arrives while the base waits for a byte beyond the part that is
 // kept. That byte may arrive and be lost, so there is no retry.
 //

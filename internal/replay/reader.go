@@ -195,6 +195,7 @@ func (b *reader) keep(p []byte, n int, err error) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.reading = false
+	r.unstick()
 	r.wake()
 	switch {
 	case r.spilling:
@@ -210,7 +211,8 @@ func (b *reader) keep(p []byte, n int, err error) (int, error) {
 	if err != nil {
 		r.ended, b.whole = err, true
 	}
-	if body.AtFault(r.req.ContentLength, r.read, err) {
+	// What a body returns after its Close doesn't matter.
+	if body.AtFault(r.req.ContentLength, r.read, err) && !r.closed {
 		r.fault.Store(true)
 	}
 	if b.dead {
@@ -227,6 +229,9 @@ func (b *reader) keep(p []byte, n int, err error) (int, error) {
 func (b *reader) Close() error {
 	r := b.replay
 	r.mu.Lock()
+	if r.reading && r.last == b {
+		r.unblock()
+	}
 	if b.begun || b.dead || r.sealed {
 		b.end()
 	} else {

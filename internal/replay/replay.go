@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/retrip/retrip/internal/body"
 )
@@ -84,6 +85,8 @@ type Body struct {
 	closed  bool          // the caller's body is closed, or about to be
 	reading bool          // a reader is reading the caller's body
 	change  chan struct{} // closed when reading or a reader ends; nil if nobody waits for that
+	using   bool          // the base is at work
+	stuck   *time.Timer   // runs free; nil if the base isn't known to wait for a Read
 
 	// What reads by offset leaves the caller's reader where it is, which net/http
 	// doesn't. So place moves it.
@@ -200,6 +203,7 @@ func (r *Body) Reader() io.ReadCloser {
 // Give gives req, the request of a use of the base, a reader, and trailers of its own.
 func (r *Body) Give(req *http.Request) {
 	r.mu.Lock()
+	r.using = true
 	r.trailer = r.announced.Clone()
 	req.Trailer = r.trailer
 	r.mu.Unlock()
@@ -292,6 +296,7 @@ func (r *Body) Seal(how End) (passed bool) {
 	}
 	r.place()
 	done, reading := r.done(), r.reading
+	r.unstick()
 	r.mu.Unlock()
 	switch {
 	case !done:
@@ -326,6 +331,46 @@ func (r *Body) done() bool {
 	}
 	r.closed = true
 	return true
+}
+
+// unblock is for a base that closes a reader during a Read of it. net/http's HTTP/2 then waits
+// for the end of the Read. Perhaps only a Close brings that, as of a pipe whose writer waits for
+// the response. So the caller's body is closed, and not sent again, if the base is still at work
+// after [body.DrainTime].
+func (r *Body) unblock() {
+	if r.using && r.stuck == nil {
+		r.stuck = time.AfterFunc(body.DrainTime, r.free)
+	}
+}
+
+// free closes the caller's body, unless the Read or the base has returned.
+func (r *Body) free() {
+	r.mu.Lock()
+	closes := r.stuck != nil && !r.closed
+	if closes {
+		r.closed = true
+		r.drop()
+	}
+	r.mu.Unlock()
+	if closes {
+		body.CloseAside(r.req.Body)
+	}
+}
+
+// unstick records that the base doesn't wait for a Read.
+func (r *Body) unstick() {
+	if r.stuck != nil {
+		r.stuck.Stop()
+		r.stuck = nil
+	}
+}
+
+// Returned declares that the base has returned. It may still be reading.
+func (r *Body) Returned() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.using = false
+	r.unstick()
 }
 
 // drop releases the kept bytes: the body can't be sent again.
