@@ -71,12 +71,11 @@ var ByName = map[string]Dialect{
 		{Name: "X-Rate-Limit-Reset", Form: moment, Left: "X-Rate-Limit-Remaining"},
 	}},
 
-	"anthropic": {Posts: true, Advice: shouldRetry, Besides: []Field{ // the instants at which the limits are full again
-		{Name: "Anthropic-Ratelimit-Requests-Reset", Form: moment, Left: "Anthropic-Ratelimit-Requests-Remaining"},
-		{Name: "Anthropic-Ratelimit-Tokens-Reset", Form: moment, Left: "Anthropic-Ratelimit-Tokens-Remaining"},
-		{Name: "Anthropic-Ratelimit-Input-Tokens-Reset", Form: moment, Left: "Anthropic-Ratelimit-Input-Tokens-Remaining"},
-		{Name: "Anthropic-Ratelimit-Output-Tokens-Reset", Form: moment, Left: "Anthropic-Ratelimit-Output-Tokens-Remaining"},
-	}},
+	// The instants, or times, until the limits are full again. That is longer than necessary,
+	// but the headers say nothing better.
+	"anthropic": {Posts: true, Advice: shouldRetry, Besides: limits(
+		"Anthropic-Ratelimit-*-Reset", "Anthropic-Ratelimit-*-Remaining", "Requests", "Tokens", "Input-Tokens", "Output-Tokens",
+	)},
 	"azure": {Instead: []Field{
 		{Name: "X-Ms-Retry-After-Ms", Form: milliseconds},
 		{Name: "Retry-After-Ms", Form: milliseconds},
@@ -87,16 +86,21 @@ var ByName = map[string]Dialect{
 	}},
 	"openai": {
 		Posts: true, Advice: shouldRetry, Instead: []Field{{Name: "Retry-After-Ms", Form: milliseconds}},
-		// The times until the limits are full again. That is longer than necessary, but
-		// the headers say nothing better.
-		Besides: []Field{
-			{Name: "X-Ratelimit-Reset-Requests", Form: moment, Left: "X-Ratelimit-Remaining-Requests"},
-			{Name: "X-Ratelimit-Reset-Tokens", Form: moment, Left: "X-Ratelimit-Remaining-Tokens"},
-		},
+		Besides: limits("X-Ratelimit-Reset-*", "X-Ratelimit-Remaining-*", "Requests", "Tokens",
+			"Requests-Minute", "Tokens-Minute", "Requests-Hour", "Tokens-Hour", "Requests-Day", "Tokens-Day"), // of Cerebras and SambaNova
 	},
 	// What is read anyway, so that a value that isn't understood is said.
 	"shopify": {Besides: []Field{{Name: "Retry-After", Form: moment}}},
 	"stripe":  {Advice: shouldRetry},
+}
+
+// limits returns the fields of several limits, of which the names of reset and left have one
+// in place of the star.
+func limits(reset, left string, of ...string) (fields []Field) {
+	for _, limit := range of {
+		fields = append(fields, Field{Name: strings.Replace(reset, "*", limit, 1), Form: moment, Left: strings.Replace(left, "*", limit, 1)})
+	}
+	return fields
 }
 
 func Names() []string { return slices.Sorted(maps.Keys(ByName)) }

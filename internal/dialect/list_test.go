@@ -91,6 +91,8 @@ func TestDialects_Wait(t *testing.T) {
 		{"openai, reset already", "openai,github", header("x-ratelimit-remaining-requests: 0", "x-ratelimit-reset-requests: 0s"), 0},
 		{"openai, no duration", "openai,github", header("x-ratelimit-remaining-requests: 0", "x-ratelimit-reset-requests: soon"), time.Minute},
 		{"openai, negative", "openai,github", header("x-ratelimit-remaining-requests: 0", "x-ratelimit-reset-requests: -1s"), time.Minute},
+		{"openai, limits of a minute and a day", "openai",
+			header("x-ratelimit-remaining-requests-day: 9500", "x-ratelimit-reset-requests-day: 33011.382867", "x-ratelimit-remaining-tokens-minute: 0", "x-ratelimit-reset-tokens-minute: 20.5"), 20500 * time.Millisecond},
 		{"anthropic, the longest of those used up", "anthropic",
 			header("anthropic-ratelimit-requests-remaining: 0", "anthropic-ratelimit-requests-reset: 2026-01-02T03:04:15Z",
 				"anthropic-ratelimit-tokens-remaining: 0", "anthropic-ratelimit-tokens-reset: 2026-01-02T03:04:25Z",
