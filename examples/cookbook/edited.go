@@ -4,10 +4,8 @@
 package cookbook
 
 import (
-	"encoding/json"
-	"math"
 	"net/http"
-	"strconv"
+	"regexp"
 
 	"github.com/retrip/retrip"
 )
@@ -27,18 +25,33 @@ func (e Edited) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// WaitInBody honours the wait that a service names in the body of a 429, such as
-// {"retry_after": 1.5}.
-func WaitInBody(resp *http.Response) {
-	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") != "" {
-		return
+// WaitInHeader honours the wait that a refusal names in a header of the service's own, in a
+// unit such as "ms": WaitInHeader("X-Rate-Limit-Time-Reset-Ms", "ms") is for BigCommerce.
+// Values with a unit, dates and times since 1970 need none.
+func WaitInHeader(name, unit string) func(*http.Response) {
+	return func(resp *http.Response) { setWait(resp, resp.Header.Get(name), unit) }
+}
+
+// WaitInBody honours the wait that a refusal names in its body, where the group in pattern
+// finds it: `"retry_after": *([0-9.]+)` is for Telegram and Discord, `"retry_after_ms": *([0-9]+)`
+// with the unit "ms" for Matrix, `"retryDelay": *"([0-9.]+s)"` without one for Gemini.
+func WaitInBody(pattern, unit string) func(*http.Response) {
+	in := regexp.MustCompile(pattern)
+	return func(resp *http.Response) {
+		if resp.StatusCode < 400 {
+			return
+		}
+		start, _ := retrip.Peek(resp, 4<<10) // the caller still gets all of the body
+		if found := in.FindSubmatch(start); found != nil {
+			setWait(resp, string(found[1]), unit)
+		}
 	}
-	start, _ := retrip.Peek(resp, 4<<10) // the caller still gets all of the body
-	var says struct {
-		RetryAfter float64 `json:"retry_after"`
-	}
-	if json.Unmarshal(start, &says) == nil && says.RetryAfter > 0 {
-		resp.Header.Set("Retry-After", strconv.FormatFloat(math.Ceil(says.RetryAfter), 'f', 0, 64))
+}
+
+// setWait puts the wait of a refusal where retrip reads it.
+func setWait(resp *http.Response, wait, unit string) {
+	if resp.StatusCode >= 400 && wait != "" && resp.Header.Get("Retry-After") == "" {
+		resp.Header.Set("Retry-After", wait+unit)
 	}
 }
 

@@ -142,31 +142,44 @@ func TestCodeInBody(t *testing.T) {
 	})
 }
 
-func TestWaitInBody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const says = `{"message": "slow down", "retry_after": 11.2}`
-		a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
-			switch n {
-			case 1:
-				answer(w, 429, says)
-			case 2:
-				answer(w, 200, "")
-			case 3:
-				answer(w, 429, `{"retry_after": 1e300}`)
-			default:
-				answer(w, 429, says, "Retry-After", "3600")
+func TestWaitIn(t *testing.T) {
+	telegram := WaitInBody(`"retry_after": *([0-9.]+)`, "")
+	for name, tt := range map[string]struct {
+		edit     func(*http.Response)
+		status   int
+		body     string
+		header   []string
+		want     time.Duration
+		attempts int
+	}{
+		"in the body":                  {telegram, 429, `{"parameters":{"retry_after":11.2}}`, nil, 11200 * time.Millisecond, 2},
+		"with a unit of the service":   {WaitInBody(`"retryDelay": *"([0-9.]+s)"`, ""), 503, `{"details":[{"retryDelay":"17s"}]}`, nil, 17 * time.Second, 2},
+		"in a sentence":                {WaitInBody(`try after ([^ ]+Z)`, ""), 429, "Please try after 2000-01-01T00:00:20.5Z.", nil, 20500 * time.Millisecond, 2},
+		"more than anyone waits":       {telegram, 429, `{"retry_after":86400}`, nil, 0, 1},
+		"nothing named":                {telegram, 503, `{"retry_after":null}`, nil, 0, 2},
+		"besides Retry-After":          {telegram, 429, `{"retry_after":5}`, []string{"Retry-After", "3600"}, 0, 1},
+		"in a header":                  {WaitInHeader("X-Rate-Limit-Time-Reset-Ms", "ms"), 429, "", []string{"X-Rate-Limit-Time-Reset-Ms", "15000"}, 15 * time.Second, 2},
+		"in a header, an instant":      {WaitInHeader("X-RateLimit-Next", ""), 429, "", []string{"X-RateLimit-Next", "2000-01-01T00:00:20Z"}, 20 * time.Second, 2},
+		"in a header that isn't there": {WaitInHeader("X-Rate-Limit-Time-Reset-Ms", "ms"), 503, "", nil, 0, 2},
+	} {
+		play.Bubble(t, name, func(t *testing.T) {
+			a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+				if n == 1 {
+					answer(w, tt.status, tt.body, tt.header...)
+				} else {
+					answer(w, 200, tt.body, tt.header...)
+				}
+			})
+			client := &http.Client{Transport: &retrip.Transport{Base: Edited{a.base(), tt.edit}}}
+			resp, body := get(t, client, "http://chat.internal/")
+			require.Len(t, a.requests(), tt.attempts)
+			assert.Equal(t, tt.body, body)
+			assert.Equal(t, tt.attempts == 2, resp.Header.Get("Retry-After") == "", "a good answer isn't edited")
+			if tt.want > 0 {
+				assert.InDelta(t, 1.25*tt.want.Seconds(), a.gap(1).Seconds(), tt.want.Seconds()/4+0.01)
 			}
 		})
-		client := &http.Client{Transport: &retrip.Transport{Base: Edited{a.base(), WaitInBody}}}
-		get(t, client, "http://chat.internal/")
-		assert.InDelta(t, 15, a.gap(1).Seconds(), 3.1)
-		resp, _ := get(t, client, "http://chat.internal/")
-		assert.Equal(t, 429, resp.StatusCode)
-		resp, body := get(t, client, "http://chat.internal/")
-		assert.Equal(t, says, body)
-		assert.Equal(t, "3600", resp.Header.Get("Retry-After"))
-		assert.Len(t, a.requests(), 4)
-	})
+	}
 }
 
 func TestIgnoreRetryAfter(t *testing.T) {
