@@ -149,6 +149,7 @@ func TestDialects_Wait(t *testing.T) {
 		{"an instant of a log", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 2026/01/02 03:04:35"), 30 * time.Second},
 		{"an instant of date(1)", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: Fri Jan  2 03:04:35 UTC 2026"), 30 * time.Second},
 		{"an instant of a cookie", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: Fri, 2-Jan-2026 03:04:35 GMT"), 30 * time.Second},
+		{"an instant with a month's name", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 2026-Jan-02 03:04:35+0000 UTC"), 30 * time.Second},
 		{"an instant of a mail", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 2 Jan 2026 04:04:35 +01:00"), 30 * time.Second},
 		{"an instant in small letters", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 2026-01-02t03:04:35z"), 30 * time.Second},
 		{"an instant in a zone with a name", "x-ratelimit-reset", header("X-RateLimit-Remaining: 0", "X-RateLimit-Reset: 2026-01-02 03:04:35 PST"), 0},
