@@ -16,6 +16,7 @@ const (
 	Refused     = syscall.ECONNREFUSED
 	Unreachable = syscall.ENETUNREACH
 	Unconnected = syscall.ENOTCONN
+	Again       = syscall.EAGAIN
 )
 
 // Windows returns numbers of its own, which differ from package syscall's constants

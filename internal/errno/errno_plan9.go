@@ -13,6 +13,7 @@ const (
 	Refused     = Reset
 	Unreachable = syscall.ErrorString("no route")
 	Unconnected = Pipe
+	Again       = syscall.ErrorString("try again")
 )
 
 var (

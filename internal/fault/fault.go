@@ -42,9 +42,24 @@ func isA[E error](err error) bool {
 	return ok
 }
 
+// anyOf reports whether fits reports true of err or of an error that err wraps.
+func anyOf(err error, fits func(error) bool) bool {
+	for ; err != nil; err = errors.Unwrap(err) {
+		if fits(err) {
+			return true
+		}
+		if joined, ok := err.(interface{ Unwrap() []error }); ok {
+			return slices.ContainsFunc(joined.Unwrap(), func(err error) bool { return anyOf(err, fits) })
+		}
+	}
+	return false
+}
+
+// Timeout reports whether err is a timeout. A unix socket whose backlog is full refuses the
+// connection at once, with an error that package syscall calls a timeout.
 func Timeout(err error) bool {
 	var t interface{ Timeout() bool }
-	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &t) && t.Timeout()
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &t) && t.Timeout() && !is(err, errno.Again)
 }
 
 // ErrRequestCanceled has the text of net/http's error after Request.Cancel.

@@ -8,7 +8,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -115,7 +114,7 @@ func streamCause(err error) error {
 // refusedByText reports whether err has only a text, which tells a refusal.
 func refusedByText(err error) bool {
 	text := plainText(err)
-	return slices.ContainsFunc(refusals, func(begin string) bool { return strings.HasPrefix(text, begin) }) || text != "" && refusedCONNECT(text) || beginsHTTP2(text)
+	return beginsWith(text, refusals) || text != "" && refusedCONNECT(text) || beginsHTTP2(text)
 }
 
 // beginsHTTP2 reports whether text quotes the SETTINGS with which a server begins HTTP/2 (RFC
@@ -147,20 +146,21 @@ const notHTTP = "malformed HTTP "
 // beginning of one. If it is the first to arrive over a connection, the port speaks another
 // protocol. Later, it may be the rest of another response.
 func NotHTTP(err error) bool {
-	for ; err != nil; err = errors.Unwrap(err) {
+	return anyOf(err, func(err error) bool {
 		what, begins := strings.CutPrefix(plainText(err), notHTTP)
-		if what, value, ok := strings.Cut(what, ` "`); begins && ok {
-			value = strings.TrimSuffix(value, `"`)
-			switch what {
-			case "response":
-				return !strings.HasPrefix("HTTP/", value[:min(len(value), len("HTTP/"))])
-			case "status code":
-				return strings.Trim(value, "0123456789") != ""
-			}
-			return true
+		what, value, ok := strings.Cut(what, ` "`)
+		if !begins || !ok {
+			return false
 		}
-	}
-	return false
+		value = strings.TrimSuffix(value, `"`)
+		switch what {
+		case "response":
+			return !strings.HasPrefix("HTTP/", value[:min(len(value), len("HTTP/"))])
+		case "status code":
+			return strings.Trim(value, "0123456789") != ""
+		}
+		return true
+	})
 }
 
 // refusesTunnel reports whether a proxy that answers CONNECT with the status refuses the tunnel,

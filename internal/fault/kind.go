@@ -59,8 +59,18 @@ var ofKind = []struct {
 	{KindTLS, isA[tls.RecordHeaderError]},
 	{KindTLS, isA[tls.AlertError]},
 	{KindTLS, func(err error) bool { return failedTo(err, "remote error", "local error") }},
+	{KindTLS, saying("tls: ", "x509: ")},
 	{KindUnreachable, func(err error) bool { return failedTo(err, connecting...) }},
 	{KindLost, ended},
+	{KindLost, saying("http: server closed idle connection", "http2: client connection lost")},
+}
+
+// saying returns whether an error is, or wraps, one that has only a text, with one of the
+// beginnings.
+func saying(beginnings ...string) func(err error) bool {
+	return func(err error) bool {
+		return anyOf(err, func(err error) bool { return beginsWith(plainText(err), beginnings) })
+	}
 }
 
 // connecting are the operations of net.OpErrors that come before a connection.
@@ -72,8 +82,8 @@ func failedTo(err error, operations ...string) bool {
 	return ok && slices.Contains(operations, op.Op)
 }
 
-// KindOf returns the kind of err, which may be nil. It doesn't ask for the text of err,
-// because the method of a careless type may panic.
+// KindOf returns the kind of err, which may be nil. It asks no other type than that of
+// errors.New for a text, because the method of a careless type may panic.
 func KindOf(err error) Kind {
 	if err == nil {
 		return NoError

@@ -36,6 +36,7 @@ func TestKindOf(t *testing.T) {
 		{dial(&net.DNSError{Err: "i/o timeout", IsTimeout: true}), "dns"},
 		{context.DeadlineExceeded, "timeout"},
 		{dial(syscall.ETIMEDOUT), "timeout"},
+		{dial(syscall.EAGAIN), "unreachable"}, // a unix socket's backlog is full
 		{dial(syscall.ECONNREFUSED), "connection_refused"},
 		{dial(syscall.Errno(10061)), "connection_refused"}, // on Windows
 		{dial(syscall.ENETUNREACH), "unreachable"},
@@ -44,10 +45,12 @@ func TestKindOf(t *testing.T) {
 		{tls.RecordHeaderError{Msg: "x"}, "tls"},
 		{&net.OpError{Op: "remote error", Err: errors.New("handshake failure")}, "tls"},
 		{http.ErrSchemeMismatch, "tls"},
+		{&net.OpError{Op: "proxyconnect", Err: errors.New("tls: server selected unsupported protocol version 301")}, "tls"},
 		{&net.OpError{Op: "read", Err: syscall.ECONNRESET}, "connection_lost"},
 		{&net.OpError{Op: "read", Err: syscall.Errno(10053)}, "connection_lost"},
 		{&net.OpError{Op: "write", Err: syscall.Errno(10054)}, "connection_lost"},
 		{io.EOF, "connection_lost"},
+		{errors.New("http2: client connection lost"), "connection_lost"},
 	} {
 		assert.Equal(t, tt.want, KindOf(tt.err).String(), tt.want)
 		if tt.err != nil {

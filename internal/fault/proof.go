@@ -102,12 +102,7 @@ func refusedStream(err error) bool { return hasCode(err, "StreamError", "StreamI
 // AsksForCalm reports whether err is, or wraps, an RST_STREAM or GOAWAY with the code
 // ENHANCE_YOUR_CALM (RFC 9113 §7), which says what a 429 says.
 func AsksForCalm(err error) bool {
-	for ; err != nil; err = errors.Unwrap(err) {
-		if ofHTTP2(err, enhanceYourCalm) {
-			return true
-		}
-	}
-	return false
+	return anyOf(err, func(err error) bool { return ofHTTP2(err, enhanceYourCalm) })
 }
 
 // Codes of errors of HTTP/2 (RFC 9113 §7), and their names.
@@ -163,6 +158,11 @@ func plainText(err error) string {
 		return ""
 	}
 	return err.Error()
+}
+
+// beginsWith reports whether text begins with one of beginnings.
+func beginsWith(text string, beginnings []string) bool {
+	return slices.ContainsFunc(beginnings, func(begin string) bool { return strings.HasPrefix(text, begin) })
 }
 
 // refusedText reports whether err says that the server refused the HTTP/2 stream of the
