@@ -25,33 +25,30 @@ func (e Edited) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// WaitInHeader honours the wait that a refusal names in a header of the service's own, in a
-// unit such as "ms": WaitInHeader("X-Rate-Limit-Time-Reset-Ms", "ms") is for BigCommerce.
-// Values with a unit, dates and times since 1970 need none.
-func WaitInHeader(name, unit string) func(*http.Response) {
-	return func(resp *http.Response) { setWait(resp, resp.Header.Get(name), unit) }
-}
-
-// WaitInBody honours the wait that a refusal names in its body, where the group in pattern
-// finds it: `"retry_after": *([0-9.]+)` is for Telegram and Discord, `"retry_after_ms": *([0-9]+)`
-// with the unit "ms" for Matrix, `"retryDelay": *"([0-9.]+s)"` without one for Gemini.
-func WaitInBody(pattern, unit string) func(*http.Response) {
-	in := regexp.MustCompile(pattern)
+// WaitInHeader honours the wait that responses with the status name in a header of the service's
+// own, in a unit such as "ms": WaitInHeader(429, "X-Rate-Limit-Time-Reset-Ms", "ms") is for
+// BigCommerce. Values with a unit, dates and times since 1970 need none.
+func WaitInHeader(status int, name, unit string) func(*http.Response) {
 	return func(resp *http.Response) {
-		if resp.StatusCode < 400 {
-			return
-		}
-		start, _ := retrip.Peek(resp, 4<<10) // the caller still gets all of the body
-		if found := in.FindSubmatch(start); found != nil {
-			setWait(resp, string(found[1]), unit)
+		if wait := resp.Header.Get(name); resp.StatusCode == status && wait != "" {
+			resp.Header.Add("Retry-After", wait+unit) // of several, the longest counts
 		}
 	}
 }
 
-// setWait puts the wait of a refusal where retrip reads it.
-func setWait(resp *http.Response, wait, unit string) {
-	if resp.StatusCode >= 400 && wait != "" && resp.Header.Get("Retry-After") == "" {
-		resp.Header.Set("Retry-After", wait+unit)
+// WaitInBody honours the wait that responses with the status name in the body, where the group
+// in pattern finds it: `"retry_after": *([0-9.]+)` is for Telegram, `"retry_after_ms": *([0-9]+)`
+// with the unit "ms" for Matrix, `"retryDelay": *"([0-9.]+s)"` without one for Gemini.
+func WaitInBody(status int, pattern, unit string) func(*http.Response) {
+	in := regexp.MustCompile(pattern)
+	return func(resp *http.Response) {
+		if resp.StatusCode != status {
+			return
+		}
+		start, _ := retrip.Peek(resp, 4<<10) // the caller still gets all of the body
+		if found := in.FindSubmatch(start); found != nil {
+			resp.Header.Add("Retry-After", string(found[1])+unit)
+		}
 	}
 }
 
