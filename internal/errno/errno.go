@@ -28,8 +28,8 @@ const (
 )
 
 var (
-	// Lost are the errors of a connection that the peer has closed.
-	Lost = []error{Reset, Pipe, wsaAborted, wsaReset}
+	// Lost are the errors of a connection that the peer, or the system, has closed.
+	Lost = []error{Reset, Pipe, syscall.ECONNABORTED, wsaAborted, wsaReset}
 	// Refusals are the errors of a connection that the peer's system has refused.
 	Refusals = []error{Refused, wsaRefused}
 )

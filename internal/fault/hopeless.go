@@ -60,11 +60,14 @@ func incurable(err error, read Reader) bool {
 		case interface{ Unwrap() []error }:
 			return slices.ContainsFunc(e.Unwrap(), func(err error) bool { return incurable(err, read) })
 		default:
-			return refusedByText(err) || refusedByText(streamCause(err)) || ofHTTP2(err, http11Required) || ofHTTP2(err, inadequateSecurity)
+			return reflect.TypeOf(err).String() == unknownEncoding || refusedByText(err) || refusedByText(streamCause(err)) || ofHTTP2(err, http11Required) || ofHTTP2(err, inadequateSecurity)
 		}
 	}
 	return false
 }
+
+// unknownEncoding is the type of net/http's error for a Transfer-Encoding that it doesn't know.
+const unknownEncoding = "*http.unsupportedTEError"
 
 // verdicts are the alerts of TLS (RFC 8446 §6) by which a server refuses the client's
 // certificate or what it offers. It would refuse them again.
@@ -74,19 +77,23 @@ var verdicts = []uint64{
 	112, // the name of the server
 }
 
-// isVerdict reports whether alert, whose type crypto/tls doesn't export, is one of
-// [verdicts].
-func isVerdict(alert error) bool {
-	v := reflect.ValueOf(alert)
-	return v.Kind() == reflect.Uint8 && slices.Contains(verdicts, v.Uint())
+// noRenegotiation is the alert by which the client refuses to renegotiate.
+const noRenegotiation = 100
+
+// isAlert reports whether err, whose type crypto/tls doesn't export, is one of alerts.
+func isAlert(err error, alerts ...uint64) bool {
+	v := reflect.ValueOf(err)
+	return v.Kind() == reflect.Uint8 && slices.Contains(alerts, v.Uint())
 }
 
-// refusedOp reports whether op is a refusal by a server, a SOCKS proxy or the system, and
-// not a failure on the way.
+// refusedOp reports whether op is a refusal by a server, the client, a SOCKS proxy or the
+// system, and not a failure on the way.
 func refusedOp(op *net.OpError) bool {
 	switch {
 	case op.Op == "remote error":
-		return isVerdict(op.Err)
+		return isAlert(op.Err, verdicts...)
+	case op.Op == "local error":
+		return isAlert(op.Err, noRenegotiation)
 	case op.Op == "socks connect":
 		text := plainText(op.Err)
 		reply, replied := strings.CutPrefix(text, "unknown error ")

@@ -47,6 +47,7 @@ func TestKindOf(t *testing.T) {
 		{http.ErrSchemeMismatch, "tls"},
 		{&net.OpError{Op: "proxyconnect", Err: errors.New("tls: server selected unsupported protocol version 301")}, "tls"},
 		{&net.OpError{Op: "read", Err: syscall.ECONNRESET}, "connection_lost"},
+		{&net.OpError{Op: "read", Err: syscall.ECONNABORTED}, "connection_lost"},
 		{&net.OpError{Op: "read", Err: syscall.Errno(10053)}, "connection_lost"},
 		{&net.OpError{Op: "write", Err: syscall.Errno(10054)}, "connection_lost"},
 		{io.EOF, "connection_lost"},
