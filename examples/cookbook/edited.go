@@ -25,29 +25,27 @@ func (e Edited) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// WaitInHeader honours the wait that responses with the status name in a header of the service's
-// own, in a unit such as "ms": WaitInHeader(429, "X-Rate-Limit-Time-Reset-Ms", "ms") is for
-// BigCommerce. Values with a unit, dates and times since 1970 need none.
-func WaitInHeader(status int, name, unit string) func(*http.Response) {
-	return func(resp *http.Response) {
-		if wait := resp.Header.Get(name); resp.StatusCode == status && wait != "" {
-			resp.Header.Add("Retry-After", wait+unit) // of several, the longest counts
-		}
-	}
-}
-
-// WaitInBody honours the wait that responses with the status name in the body, where the group
-// in pattern finds it: `"retry_after": *([0-9.]+)` is for Telegram, `"retry_after_ms": *([0-9]+)`
-// with the unit "ms" for Matrix, `"retryDelay": *"([0-9.]+s)"` without one for Gemini.
-func WaitInBody(status int, pattern, unit string) func(*http.Response) {
+// WaitIn honours the wait that responses with the status name in a header of the service's own,
+// or with the header "" in the body, where the group in pattern finds it. Values with a unit,
+// dates and times since 1970 need no unit:
+//
+//	BigCommerce: WaitIn(429, "X-Rate-Limit-Time-Reset-Ms", "(.+)", "ms")
+//	Gemini:      WaitIn(429, "", `"retryDelay": *"([0-9.]+s)"`, "")
+//	Matrix:      WaitIn(429, "", `"retry_after_ms": *([0-9]+)`, "ms")
+//	Meta:        WaitIn(400, "X-Business-Use-Case-Usage", `regain_access": *([0-9]+)`, "m")
+//	Telegram:    WaitIn(429, "", `"retry_after": *([0-9]+)`, "")
+func WaitIn(status int, header, pattern, unit string) func(*http.Response) {
 	in := regexp.MustCompile(pattern)
 	return func(resp *http.Response) {
 		if resp.StatusCode != status {
 			return
 		}
-		start, _ := retrip.Peek(resp, 4<<10) // the caller still gets all of the body
-		if found := in.FindSubmatch(start); found != nil {
-			resp.Header.Add("Retry-After", string(found[1])+unit)
+		text := []byte(resp.Header.Get(header))
+		if header == "" {
+			text, _ = retrip.Peek(resp, 4<<10) // the caller still gets all of the body
+		}
+		if found := in.FindSubmatch(text); found != nil {
+			resp.Header.Add("Retry-After", string(found[1])+unit) // of several, the longest counts
 		}
 	}
 }

@@ -143,7 +143,7 @@ func TestCodeInBody(t *testing.T) {
 }
 
 func TestWaitIn(t *testing.T) {
-	telegram := WaitInBody(429, `"retry_after": *([0-9.]+)`, "")
+	telegram := WaitIn(429, "", `"retry_after": *([0-9.]+)`, "")
 	for name, tt := range map[string]struct {
 		edit     func(*http.Response)
 		status   int
@@ -153,15 +153,15 @@ func TestWaitIn(t *testing.T) {
 		attempts int
 	}{
 		"in the body":                    {telegram, 429, `{"parameters":{"retry_after":11.2}}`, nil, 11200 * time.Millisecond, 2},
-		"with a unit of the service":     {WaitInBody(503, `"retryDelay": *"([0-9.]+s)"`, ""), 503, `{"details":[{"retryDelay":"17s"}]}`, nil, 17 * time.Second, 2},
-		"in a sentence":                  {WaitInBody(429, `try after ([^ ]+Z)`, ""), 429, "Please try after 2000-01-01T00:00:20.5Z.", nil, 20500 * time.Millisecond, 2},
+		"with a unit of the service":     {WaitIn(503, "", `"retryDelay": *"([0-9.]+s)"`, ""), 503, `{"details":[{"retryDelay":"17s"}]}`, nil, 17 * time.Second, 2},
+		"in a sentence":                  {WaitIn(429, "", `try after ([^ ]+Z)`, ""), 429, "Please try after 2000-01-01T00:00:20.5Z.", nil, 20500 * time.Millisecond, 2},
 		"more than anyone waits":         {telegram, 429, `{"retry_after":86400}`, nil, 0, 1},
 		"nothing named":                  {telegram, 429, `{"retry_after":null}`, nil, 0, 2},
 		"in an answer of another status": {telegram, 503, `{"retry_after":86400}`, nil, 0, 2},
 		"besides Retry-After":            {telegram, 429, `{"retry_after":5}`, []string{"Retry-After", "3600"}, 0, 1},
-		"in a header":                    {WaitInHeader(429, "X-Rate-Limit-Time-Reset-Ms", "ms"), 429, "", []string{"X-Rate-Limit-Time-Reset-Ms", "15000"}, 15 * time.Second, 2},
-		"in a header, an instant":        {WaitInHeader(429, "X-RateLimit-Next", ""), 429, "", []string{"X-RateLimit-Next", "2000-01-01T00:00:20Z"}, 20 * time.Second, 2},
-		"in a header that isn't there":   {WaitInHeader(503, "X-Rate-Limit-Time-Reset-Ms", "ms"), 503, "", nil, 0, 2},
+		"in a header":                    {WaitIn(429, "X-Rate-Limit-Time-Reset-Ms", "(.+)", "ms"), 429, "", []string{"X-Rate-Limit-Time-Reset-Ms", "15000"}, 15 * time.Second, 2},
+		"in a part of a header":          {WaitIn(400, "X-Business-Use-Case-Usage", `regain_access": *([0-9]+)`, "m"), 400, "", []string{"X-Business-Use-Case-Usage", `{"6":[{"estimated_time_to_regain_access":1}]}`}, time.Minute, 2},
+		"in a header that isn't there":   {WaitIn(503, "X-Rate-Limit-Time-Reset-Ms", "(.+)", "ms"), 503, "", nil, 0, 2},
 	} {
 		play.Bubble(t, name, func(t *testing.T) {
 			a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
@@ -171,7 +171,8 @@ func TestWaitIn(t *testing.T) {
 					answer(w, 200, tt.body, tt.header...)
 				}
 			})
-			client := &http.Client{Transport: &retrip.Transport{Base: Edited{a.base(), tt.edit}}}
+			p := retrip.Policy{RetryOn: []int{400}, MaxWait: time.Minute}
+			client := &http.Client{Transport: &retrip.Transport{Base: Edited{a.base(), tt.edit}, Policy: p}}
 			resp, body := get(t, client, "http://chat.internal/")
 			require.Len(t, a.requests(), tt.attempts)
 			assert.Equal(t, tt.body, body)
