@@ -97,6 +97,13 @@ func (w *world) policyOf(p Policy) retrip.Policy {
 		q.Classify = classify(func(resp *http.Response) retrip.Verdict { return teas(resp, retrip.Throttled) })
 	case FinalTeas:
 		q.Classify = classify(func(resp *http.Response) retrip.Verdict { return teas(resp, retrip.Final) })
+	case Polls:
+		q.Classify = classify(func(resp *http.Response) retrip.Verdict {
+			if resp != nil && resp.StatusCode == http.StatusAccepted {
+				return retrip.Retryable
+			}
+			return retrip.ByRule
+		})
 	case PeeksAtStart:
 		q.Classify = classify(func(resp *http.Response) retrip.Verdict {
 			if resp != nil && resp.StatusCode == http.StatusOK {

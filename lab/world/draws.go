@@ -294,7 +294,7 @@ func (d draws) step() Step {
 	}
 	s := Step{
 		Kind:   pick(d.tape, Answers, Answers, Answers, Answers, Answers, Answers, Answers, Answers, Hangs, CutBefore, CutAfter, Redirects, SendsHints, Upgrades),
-		Status: pick(d.tape, 0, 503, 503, 429, 429, 500, 502, 504, 404, 409, 418, 418, 421, 201, 304, 400, 403),
+		Status: pick(d.tape, 0, 503, 503, 429, 429, 500, 502, 504, 404, 409, 418, 418, 421, 202, 202, 201, 304, 400, 403),
 		Length: d.n(600),
 	}
 	if d.odds(30) {

@@ -70,8 +70,9 @@ func (w *world) charges() {
 		for i, e := range r.events {
 			if r.client.plan.Fleet && (e.hook == "Hedge" || e.hook == "Attempt" && (e.Attempt > 1 || i > 0)) {
 				retries[r.host]++
-				if i > 0 && e.at-r.events[i-1].at > longWait-slack {
-					retries[r.host]++ // many end such waits together
+				// A wait is announced once the store has answered, and many end such waits together.
+				if i > 0 && e.at-r.events[i-1].at > longWait-storeMost-slack {
+					retries[r.host]++
 				}
 			}
 		}

@@ -38,7 +38,7 @@ func (c *client) gate(host string, tenant int) {
 		p := r.effective()
 		mine := !p.Keyed || r.id/10%2 == tenant
 		for _, a := range r.arrivals {
-			if a.status == http.StatusServiceUnavailable || mine && throttled(p, a.status, nil, a.word > 0) {
+			if a.status == http.StatusServiceUnavailable || a.ofAll() || mine && throttled(p, a.status, nil, a.word > 0) {
 				refused = append(refused, a.sent)
 			}
 			named = max(named, a.word)
@@ -66,12 +66,17 @@ func (c *client) gate(host string, tenant int) {
 func (c *client) pausedBefore(host string, at time.Duration, tenant int) bool {
 	for r := range c.tripsTo(host) {
 		if r.hostile || r.panicked || slices.ContainsFunc(r.arrivals, func(a *arrival) bool {
-			return a.sent < at && a.word > 0 && (a.status != http.StatusTooManyRequests || !r.effective().Keyed || r.id/10%2 == tenant)
+			return a.sent < at && a.word > 0 && (a.status != http.StatusTooManyRequests || a.ofAll() || !r.effective().Keyed || r.id/10%2 == tenant)
 		}) {
 			return true
 		}
 	}
 	return false
+}
+
+// ofAll reports whether the response of a says that a limit is one of all requests.
+func (a *arrival) ofAll() bool {
+	return a.outage == nil && (a.step.Word == OfAll || a.step.Word == Reset)
 }
 
 // accepted reports whether the server has accepted the first attempt of q. Other outcomes

@@ -126,6 +126,7 @@ func (c *client) debts(host string) {
 	const cost, most, pays = 0.5, 0.7, 0.2
 	before := math.Inf(1) // no more tokens than these were there
 	var at time.Duration  // at this instant; decisions of one instant may be told in another order
+	well := true          // nothing has failed yet
 	for _, v := range c.eventsOf(host) {
 		r, e := v.r, v.r.events[v.i]
 		p := r.effective()
@@ -135,6 +136,10 @@ func (c *client) debts(host string) {
 		if e.hook == "Retry" && e.Attempt == 1 && e.Reason != retrip.ReasonPending && p.Budget != retrip.Off && e.StatusCode > 0 && e.at > at && before < cost-1e-6 {
 			c.w.breaks("P14", "%v: a retry at %v, when no more than %.2f tokens of %s were left", r, e.at, before, host)
 		}
+		if e.hook == "Retry" && e.Reason == retrip.ReasonPending && well && e.host.Tokens < e.host.Size {
+			c.w.breaks("P14", "%v: an answer that is pending costs tokens: %.2f of %v of %s are left", r, e.host.Tokens, e.host.Size, host)
+		}
+		well = well && e.Err == nil && e.StatusCode < 400
 		at = e.at
 		switch {
 		case e.hook == "Done" && e.Attempt == 1 && e.Reason == "":

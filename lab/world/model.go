@@ -79,6 +79,10 @@ func retryable(p Policy, status int, h http.Header) bool {
 		if status == http.StatusTeapot {
 			return true
 		}
+	case Polls:
+		if status == http.StatusAccepted {
+			return true
+		}
 	case FinalTeas:
 		if status == http.StatusTeapot || h.Get("World-Final") != "" {
 			return false

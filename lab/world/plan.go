@@ -121,6 +121,7 @@ const (
 	RetriesTeas            // 418 is Retryable
 	ThrottlesTeas          // 418 is Throttled
 	FinalTeas              // 418 and 503 with World-Final are Final
+	Polls                  // 202 is Retryable
 	PeeksAtStart           // peeks at the body, and a body that begins with "!" is Retryable
 	classifies
 )
@@ -291,6 +292,7 @@ const (
 	RateLimit      // RateLimit fields, likewise
 	Reset          // X-RateLimit-Reset and the like, likewise
 	Services       // the fields of several services, likewise
+	OfAll          // Retry-After, and that a limit is one of all requests
 	words
 )
 

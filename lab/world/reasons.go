@@ -69,7 +69,7 @@ func (c *checker) retry(e event) {
 	if e.Err == nil && !retryable(c.p, e.StatusCode, e.Header) {
 		c.breaks("P8", "a retry after %d", e.StatusCode)
 	}
-	if e.StatusCode != 0 && e.Header.Get("X-Should-Retry") == "false" && c.p.Classify != RetriesTeas && c.p.Classify != ThrottlesTeas {
+	if e.StatusCode >= 400 && e.Header.Get("X-Should-Retry") == "false" && c.p.Classify != RetriesTeas && c.p.Classify != ThrottlesTeas {
 		c.breaks("P8", "a retry after X-Should-Retry: false")
 	}
 	if errors.Is(e.Err, errOwn) {

@@ -95,6 +95,9 @@ func (d draws) themed(tr *Transport) {
 		p.MaxAttempts, p.MaxWait, p.Keyed = 3+d.n(3), time.Minute, false
 		p.Gate.Enabled = pick[retrip.Switch](d.tape, retrip.Off, retrip.Off, retrip.On)
 		if d.odds(30) {
+			p.Dialects, p.Keyed = []string{"discord"}, d.odds(50)
+		}
+		if d.odds(30) {
 			// Pauses that are renewed soon last longer than a request may wait.
 			p.MaxWait, p.Backoff.Cap = time.Second+d.log(4*time.Second), time.Second
 		}
@@ -159,7 +162,7 @@ func (d draws) busyCall(c Call, n int) Call {
 func (d draws) pausing(c Call) Call {
 	c.Gap, c.Policy, c.Deadline, c.Cancel = c.Gap/16, nil, 0, 0
 	d.list(3, 60, func() {
-		c.Script = append(c.Script, Step{Status: pick(d.tape, 503, 503, 429), Word: pick(d.tape, Silence, Seconds, Date), Wait: 1 + d.n(6), Delay: d.log(time.Second)})
+		c.Script = append(c.Script, Step{Status: pick(d.tape, 503, 503, 429), Word: pick(d.tape, Silence, Seconds, Date, OfAll), Wait: 1 + d.n(6), Delay: d.log(time.Second)})
 	})
 	if d.odds(15) {
 		c.Policy = &Policy{Policy: retrip.Policy{MaxWait: 1 + d.log(3*time.Second)}} // less than others wait

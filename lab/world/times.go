@@ -227,7 +227,9 @@ func (w *world) checkPauses() {
 				continue
 			}
 			gate, names := p.Gate.Enabled == retrip.On, e.Header.Get("Retry-After") != ""
-			if e.StatusCode != http.StatusServiceUnavailable && !(gate && throttled(p, e.StatusCode, e.Header, names)) {
+			global := e.StatusCode == http.StatusTooManyRequests && e.Header.Get("X-Ratelimit-Global") == "true" && slices.Contains(p.Dialects, "discord")
+			all := global || e.StatusCode == http.StatusServiceUnavailable
+			if !all && !(gate && throttled(p, e.StatusCode, e.Header, names)) {
 				continue
 			}
 			if e.hook != "Retry" && e.hook != "GiveUp" || e.Err != nil || !retryable(p, e.StatusCode, e.Header) {
@@ -247,12 +249,12 @@ func (w *world) checkPauses() {
 			for other := range r.client.tripsTo(r.host) {
 				q := other.effective()
 				// A gate of a key is held by the refusals of that key.
-				held := gate && q.Gate.Enabled == retrip.On && p.Keyed == q.Keyed && (!p.Keyed || r.id/10%2 == other.id/10%2)
+				held := gate && q.Gate.Enabled == retrip.On && (global || p.Keyed == q.Keyed && (!p.Keyed || r.id/10%2 == other.id/10%2))
 				for i, v := range other.events {
-					if left := until - v.at; v.hook == "Retry" && v.at > decided && left > q.MaxWait+slack && q.Gate.Enabled != retrip.On && e.StatusCode == http.StatusServiceUnavailable && !other.lifted(i+1, v.at) {
+					if left := until - v.at; v.hook == "Retry" && v.at > decided && left > q.MaxWait+slack && q.Gate.Enabled != retrip.On && all && !other.lifted(i+1, v.at) {
 						w.breaks("P9", "%v: waits at %v for a pause that lasts %v more, MaxWait is %v", other, v.at, left, q.MaxWait)
 					}
-					if v.hook == "Attempt" && v.at > e.at && v.at < until-100*time.Millisecond && (held || v.Attempt > 1 && e.StatusCode == http.StatusServiceUnavailable && !other.lifted(i, v.at)) {
+					if v.hook == "Attempt" && v.at > e.at && v.at < until-100*time.Millisecond && (held || v.Attempt > 1 && all && !other.lifted(i, v.at)) {
 						w.breaks("P9", "%v: attempt %d at %v, and %v asked all to wait from %v to %v", other, v.Attempt, v.at, r, e.at, until)
 					}
 				}

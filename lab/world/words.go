@@ -58,6 +58,10 @@ func (s Step) say(h http.Header, now time.Time) time.Duration {
 		h.Set("X-RateLimit-Global", []string{"true", "false"}[s.Wait%2])
 		h.Set("X-Ms-Retry-After-Ms", seconds+"00")
 		h.Set("X-Amz-Retry-After", seconds+"00")
+	case OfAll:
+		h.Set("Retry-After", seconds)
+		h.Set("X-RateLimit-Global", "true")
+		return wait
 	case Services:
 		h.Set("X-Ratelimit-Remaining-Requests", "0")
 		h.Set("X-Ratelimit-Reset-Requests", seconds+"s")
