@@ -416,7 +416,7 @@ func TestValidate_LargePolicies(t *testing.T) {
 				require.Contains(t, got, tt.err)
 				assert.Less(t, len(got), 40_000)
 			}
-			testenv.Growth(t, 5000, tt.policies, func(tr *retrip.Transport) { _ = all(tr) })
+			testenv.Growth(t, 2000, tt.policies, func(tr *retrip.Transport) { _ = all(tr) })
 		})
 	}
 }

@@ -320,7 +320,7 @@ func TestResume_OthersComeFirst(t *testing.T) {
 //retrip:promise P20
 func TestResume_Flaky(t *testing.T) {
 	testenv.Slow(t)
-	for seed := range uint64(3) {
+	for seed := range uint64(testenv.Size(1, 3)) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 3))
 			s := &store{etag: `"a"`, data: randomBytes(2<<20, 1)}
@@ -381,7 +381,7 @@ func TestResume_KeepsItsBound(t *testing.T) {
 //
 //retrip:promise P20
 func TestResume_WaitsBesideOthers(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(testenv.Size(20, 60)) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 4))
 			coin := func() bool { return random.IntN(2) == 0 }

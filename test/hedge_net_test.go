@@ -357,7 +357,7 @@ func TestHedge_Resumed(t *testing.T) {
 //
 //retrip:promise P21 P13
 func TestHedge_LeavesNothing(t *testing.T) {
-	hedges, seed := 10_000, rand.Uint64()
+	hedges, seed := testenv.Size(3000, 10_000), rand.Uint64()
 	switch {
 	case testenv.Race:
 		hedges = 500

@@ -471,7 +471,7 @@ func TestHostile_MemoryOfNames(t *testing.T) {
 	}}}
 	tr := &retrip.Transport{Policy: policy, Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) { return play.Reply(429)(req) })}
 	before := testenv.Heap()
-	for i := range 1000 {
+	for i := range 400 {
 		name = fmt.Sprint(i)
 		u := &url.URL{Scheme: "http", Host: name + long + name}
 		try(tr, &http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}})

@@ -58,7 +58,7 @@ func TestBreaker_UpAndDown(t *testing.T) {
 			{{39.8, 39.8}, {60.4, 60.4}},
 		}},
 	} {
-		for i := range testenv.Size(3, len(rates)) {
+		for i := range testenv.Size(2, len(rates)) {
 			for seed := range uint64(testenv.Size(1, 3)) {
 				for j, attempts := range []int{1, 4} {
 					load := outage{fails: tt.fails, perSecond: rates[i], clients: clients[i], lasts: 300 * time.Second, took: 5 * time.Millisecond, seed: 1 + seed}

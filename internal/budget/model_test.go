@@ -207,7 +207,7 @@ func TestBudget_Model(t *testing.T) {
 	testenv.OneGoroutine(t)
 	testenv.Slow(t)
 	const steps = 10_000
-	runs := testenv.Size(100, 300)
+	runs := testenv.Size(40, 300)
 	counted := map[string]int{}
 	for seed := range uint64(runs) {
 		s := &walk{t: t, seed: seed, random: rand.New(rand.NewPCG(seed, 2)), host: &host.Record{}, bad: .5, late: .5, counted: counted}

@@ -140,7 +140,7 @@ func TestParts_Recover(t *testing.T) {
 		{4, time.Second, 0, 2 * time.Second},
 		{0.25, time.Second, 0, 2 * time.Second},
 		{4, time.Second, 0, time.Second},
-	} {
+	}[:testenv.Size(3, 5)] {
 		t.Run(fmt.Sprintf("%+v", tt), func(t *testing.T) {
 			run := func(p retrip.Policy) (int, float64) {
 				p.AttemptTimeout = tt.timeout

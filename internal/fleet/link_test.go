@@ -66,7 +66,7 @@ func TestAccounts_BrokenAccounts(t *testing.T) {
 				// The first operation of a process is for an account that
 				// works, so that an error of a connection has a witness.
 				<-accounts.Ask(key(share.of-1), 500)
-				seconds := testenv.Size(60, 60)
+				seconds := testenv.Size(40, 60)
 				for range seconds * 10 {
 					for i := range share.of {
 						accounts.Ask(key(i), 500)

@@ -241,9 +241,9 @@ func TestLog_OfAnOutage(t *testing.T) {
 						gaveUp++
 					}
 				}}
-				const seconds = 150
+				const seconds, perSecond = 150, 80
 				var requests sync.WaitGroup
-				for range seconds * 200 {
+				for range seconds * perSecond {
 					requests.Go(func() {
 						ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 						defer cancel()
@@ -319,11 +319,11 @@ func TestLog_WhoseRecordsAreOmitted(t *testing.T) {
 				tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: 1}, Logger: slog.New(slog.NewJSONHandler(&out, nil)),
 					Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) { return responds(req, 503, nil), nil })}
 				tr.Trace = &retrip.Trace{GiveUp: func(e retrip.Event) { gaveUp[e.Request.URL.String()]++ }}
-				for range 200 {
+				for range 70 {
 					for i := range hosts {
 						call(t, tr, fmt.Sprintf("http://host%d.example:80", i))
 					}
-					time.Sleep(time.Second)
+					time.Sleep(3 * time.Second)
 				}
 				for line := range bytes.Lines(out.Bytes()) {
 					var r struct {

@@ -105,7 +105,7 @@ func TestTable_LookingChangesNothing(t *testing.T) {
 		"all":     {Gate: retrip.Gate{Enabled: retrip.On}, MaxWait: time.Hour, Breaker: retrip.Breaker{MinVolume: 3}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(testenv.Size(12, 100)) {
+			for seed := range uint64(testenv.Size(4, 100)) {
 				r := rand.New(rand.NewPCG(seed, 12))
 				rules := play.Rules(t, p)
 				users := [2]*user{{rules: rules}, {rules: rules}}

@@ -99,7 +99,7 @@ func TestHostMarks_NeverForget(t *testing.T) {
 			table.Refit(func(*host.Entry) int64 { return r.Budget.Size })
 		}
 	})
-	rounds := 5000
+	rounds := testenv.Size(2000, 5000)
 	if testenv.Race {
 		rounds = 1000
 	}
@@ -165,7 +165,7 @@ func TestHostMarks_TroubleMeanwhile(t *testing.T) {
 		}
 		return &http.Response{StatusCode: status, Body: http.NoBody, Request: req}, nil
 	})
-	rounds := 300
+	rounds := testenv.Size(100, 300)
 	if testenv.Race {
 		rounds = 100
 	}

@@ -265,7 +265,7 @@ func unfinished(live []*readerModel, sealed, failed bool) bool {
 func TestReplay_CopiesModel(t *testing.T) {
 	// On virtual time, because a Close that takes long isn't waited for.
 	synctest.Test(t, func(t *testing.T) {
-		for seed := range uint64(testenv.Size(5_000, 200_000)) {
+		for seed := range uint64(testenv.Size(3_000, 200_000)) {
 			draws := rand.New(rand.NewPCG(seed, 3))
 			content := make([]byte, draws.IntN(40))
 			for i := range content {

@@ -45,10 +45,7 @@ func exact(r Representation, at int64, resp *http.Response, l Landing) bool {
 // changed, the description must also be true.
 func TestAccept_Mutants(t *testing.T) {
 	testenv.OneGoroutine(t)
-	runs := testenv.Size(300_000, 1_000_000)
-	if testing.Short() {
-		runs = 100_000
-	}
+	runs := testenv.Size(100_000, 1_000_000)
 	m := testenv.Mutator{Rand: rand.New(rand.NewPCG(16, 206))}
 	accepted := 0
 	for i := range runs {

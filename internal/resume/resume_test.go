@@ -300,7 +300,7 @@ func TestOf_Growth(t *testing.T) {
 					}
 					return all
 				}
-				testenv.Growth(t, 5_000, input, func(all []http.Header) {
+				testenv.Growth(t, 2_000, input, func(all []http.Header) {
 					for _, h := range all {
 						for _, status := range []int{http.StatusOK, http.StatusPartialContent} {
 							resp := &http.Response{StatusCode: status, Header: h, ContentLength: 10}

@@ -72,6 +72,9 @@ func TestRefusals(t *testing.T) {
 				if brief && m.Limit.Kind == Unlimited && m.Workers > 0 {
 					m.Horizon = 200 * time.Second // 40 000 requests
 				}
+				if brief && m.Limit.Rate >= 100 {
+					m.Horizon /= 3
+				}
 				gate, none, obeying := neverMuchWorse(t, m, least)
 				if m.Processes > 1 {
 					assert.GreaterOrEqual(t, gate.Least*float64(m.Processes), share)
@@ -165,7 +168,7 @@ func TestRefusals_Alone(t *testing.T) {
 //retrip:promise P23
 func TestRefusals_Rows(t *testing.T) {
 	const s, ms = time.Second, time.Millisecond
-	seeds := testenv.Size(2, 8)
+	seeds := testenv.Size(1, 8)
 	measure := func(m RateLimit, figure func(m RateLimit) float64) (mean, least, most float64) {
 		least = math.Inf(1)
 		for m.Seed = range uint64(seeds) {
@@ -184,6 +187,9 @@ func TestRefusals_Rows(t *testing.T) {
 					t.Parallel()
 					m := newRateLimitCase("", must{}, ServerLimit{Kind: Unlimited, Random: share, Word: NoWord}, 600*s, 0).Model
 					m.Workers, m.Service, m.Exponential = 20, service, exponential
+					if brief && service < s {
+						m.Horizon = 200 * s // 13 000 requests or more
+					}
 					mean, least, _ := measure(m, func(m RateLimit) float64 {
 						gate := m.run(t)
 						m.Policy.Gate.Enabled = retrip.Off

@@ -245,7 +245,7 @@ func TestSlow_NoWorseThanWithout(t *testing.T) {
 	testenv.Slow(t)
 	t.Parallel()
 	var without, with atomic.Int64
-	seeds := testenv.Size(40, 1500)
+	seeds := testenv.Size(20, 1500)
 	if testenv.Race {
 		seeds /= 4
 	}
