@@ -20,7 +20,7 @@ MODULES = $(shell $(GO) list -m -f '{{.Dir}}/...')
 OWN = $(shell printf '%s\n' $(MODULES) | grep -vE '/(examples/cookbook|lab/bench)/\.\.\.$$')
 
 # With the race detector, these take minutes.
-SLOW = /(test|shed|internal/(body|decide|fleet|host|replay|spare))$$
+SLOW = /(test|shed|internal/(body|budget|decide|fleet|host|replay|spare))$$
 
 # These take other people's servers and plots, and little of ours runs in them.
 FOREIGN = /lab(/ops|/ops/demo|/figures)?$$
@@ -45,8 +45,8 @@ test: ## test the root module
 	$(GO) test ./...
 
 race: ## test what programs import and lab/world with the race detector, in random order, and what takes minutes -short; with NIGHTLY=1, our own code of all modules in full
-	@# doccheck has no goroutines, and all goroutines of retripsim are those of sim.
-	$(GO) test -race -shuffle=on $$($(GO) list $(OWN) | grep -vE '/(internal/doccheck|internal/sim|cmd/retripsim)$$' $(if $(NIGHTLY),,| grep -vE '$(SLOW)|$(FOREIGN)'))
+	@# doccheck and the list of defects have no goroutines, and all goroutines of retripsim are those of sim.
+	$(GO) test -race -shuffle=on $$($(GO) list $(OWN) | grep -vE '/(internal/doccheck|internal/sim|cmd/retripsim|lab/world/defects)$$' $(if $(NIGHTLY),,| grep -vE '$(SLOW)|$(FOREIGN)'))
 	$(if $(NIGHTLY),,$(GO) test -race -short -shuffle=on $$($(GO) list $(OWN) | grep -E '$(SLOW)'))
 	@# A run of the simulator has one goroutine. These tests make several runs at once, or drive the Transport.
 	$(GO) test -race -short -shuffle=on -run 'Transports|Parallel|RunAll' ./internal/sim
