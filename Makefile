@@ -29,7 +29,7 @@ FOREIGN = /lab(/ops|/ops/demo|/figures)?$$
 # of tests aren't among them.
 LIBRARY = $(shell $(GO) list -deps -f '{{with .Module}}{{if .Main}}{{$$.ImportPath}}{{end}}{{end}}' .)
 
-.PHONY: help check quick test race lint golangci cover fuzz tables worlds defects examples demo cross api heavy figures bench weight
+.PHONY: help check quick test race lint vuln golangci cover fuzz tables worlds defects examples demo cross api heavy figures bench weight
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,10 @@ lint: ## gofmt, vet, staticcheck, go fix, go mod tidy, misspell, and no real sle
 	files=$$(find . -name '*_test.go' -exec grep -lF 'time.Sleep(' {} +) || true; \
 	real=$$([ -z "$$files" ] || grep -LE '"testing/synctest"|\b[Bb]ubble\(t,' $$files) || true; \
 	[ -z "$$real" ] || { echo "$$real"; echo 'sleeps in real time: use a testing/synctest bubble'; exit 1; }
+
+vuln: ## look for known vulnerabilities in what programs import, in Go's database, which it fetches
+	@tool=$$(GOWORK=off $(GO) -C lab/tools tool -n govulncheck); \
+	"$$tool" ./... ./contrib/fleetredis/... ./contrib/retripotel/...
 
 golangci: ## golangci-lint by .ci/golangci.yml on the modules that programs import, built on first use (minutes)
 	@tool=$$(GOWORK=off $(GO) -C lab/tools/golangci tool -n golangci-lint); \
