@@ -125,7 +125,10 @@ func (t *Transport) HostState(host string) (HostState, error) {
 // or were canceled in the last five minutes; nil if t's policies are invalid. Beyond about
 // 4096 in trouble, the last entry is "others": their sum of tokens and largest FailedRetries.
 func (t *Transport) HostStates() []HostState {
-	s := t.start()
+	return t.hostStates(t.start())
+}
+
+func (t *Transport) hostStates(s *settings) []HostState {
 	if s.err != nil {
 		return nil
 	}

@@ -26,7 +26,7 @@ import (
 // Counting can't fail and, without Durations, allocates nothing. docs/metrics.md
 // says what each metric counts and when its series appear and disappear. The zero
 // Metrics is ready to use. A Metrics is safe for concurrent use, and must not be
-// copied, nor its fields changed after the first use.
+// copied, nor its fields changed after the first use, such as its registration.
 type Metrics struct {
 	// Exemplar, if not nil, returns the labels of an exemplar for a request with the
 	// given context, such as the trace_id of its span, or nil for none. It is called
@@ -47,6 +47,8 @@ type Metrics struct {
 	hosts    *meter.Hosts // nil without Durations
 
 	mu       sync.Mutex
+	made     bool     // make has run
+	timed    []string // Durations then
 	policies map[string]*meter.Policy
 	holders  []*holder
 	tidyAt   int // number of holders at which count removes those of dead Transports
@@ -93,6 +95,9 @@ func (m *Metrics) make() {
 	}
 	m.hosts, _ = meter.NewHosts(m.Durations) // Transport.Validate tells of mistakes
 	m.policies = map[string]*meter.Policy{}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.made, m.timed = true, slices.Clone(m.Durations)
 }
 
 // count gives each of the rules, which are those of t from now on, its counters, and
@@ -214,14 +219,17 @@ func (t *Transport) addHosts(sums map[string]*[meter.Gauges]float64) {
 		}
 		return sums[policy]
 	}
-	s := t.start()
+	s := t.settings.Load()
+	if s == nil || s.err != nil {
+		return
+	}
 	t.tables.Hedges.All(func(key hostkey.Key, delay time.Duration) {
 		if r := s.of(key); r != nil && r.Hedge.Share > 0 {
 			sum := of(r.Name)
 			sum[meter.GaugeHedge] = max(sum[meter.GaugeHedge], delay.Seconds())
 		}
 	})
-	for _, state := range t.HostStates() {
+	for _, state := range t.hostStates(s) {
 		sum := of(state.Policy)
 		if state.Failed > 0 {
 			sum[meter.GaugeFailing]++

@@ -22,7 +22,8 @@ import (
 
 // Validate reports the mistakes in the fields of t, for program start and for tests: the
 // error names the host, field and value of each. RoundTrip and SetPolicies refuse the same
-// policies.
+// policies. After the first request, Validate also reports the fields that have changed,
+// which has no effect.
 func (t *Transport) Validate() error {
 	_, err := compile(t.Policy, t.Hosts)
 	if wrong := t.wrongBase(); wrong != nil {
@@ -32,8 +33,9 @@ func (t *Transport) Validate() error {
 		if _, wrong := meter.NewHosts(t.Metrics.Durations); wrong != nil {
 			err = errors.Join(err, fmt.Errorf("retrip: Metrics.Durations: %w", wrong))
 		}
+		err = errors.Join(err, t.Metrics.late())
 	}
-	return err
+	return errors.Join(err, t.late())
 }
 
 // wrongBase returns an error if Base is a nil pointer that looks like a Base.

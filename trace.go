@@ -58,6 +58,7 @@ type Event struct {
 	StatusCode int
 	Header     http.Header
 	Err        error
+	Kind       string // kind of Err, as in HostState.LastError, or "canceled"; empty if Err is nil
 
 	// Reason says why the Transport retries or gives up, and is empty in Done if it
 	// didn't give up. In Resume, Reason is "continued" or says why the body can't be
@@ -112,7 +113,7 @@ type owner struct{ t *Transport }
 
 // Report implements [exchange.Owner].
 func (o owner) Report(own exchange.Override, stage exchange.Stage, r exchange.Report) {
-	e := Event{Request: r.Request, Policy: r.Policy, Attempt: r.Attempt, StatusCode: r.StatusCode, Header: r.Header, Err: r.Err,
+	e := Event{Request: r.Request, Policy: r.Policy, Attempt: r.Attempt, StatusCode: r.StatusCode, Header: r.Header, Err: r.Err, Kind: r.Kind,
 		Reason: Reason(r.Reason), Offset: r.Offset, Wait: r.Wait, FromServer: r.FromServer, Sends: r.Sends, Elapsed: r.Elapsed,
 		maxWait: r.MaxWait, why: Reason(r.Why), failed: r.Failed}
 	o.t.Trace.run(stage, e)

@@ -23,8 +23,8 @@ import (
 
 // Transport is an [http.RoundTripper] that retries failed requests where a
 // retry is safe and useful, and the server can bear it. The zero value is ready to
-// use. Fields must not be changed after the first call of a method other than
-// Validate; [Transport.SetPolicies] changes policies at run time. All methods
+// use. Fields may be set until the first request, and not changed from then on, which
+// Validate reports; [Transport.SetPolicies] changes policies at run time. All methods
 // are safe for concurrent use. A Transport must not be copied.
 //
 // In the first attempt, Base gets the caller's own request, unless the attempt
@@ -80,9 +80,13 @@ type Transport struct {
 type settings struct {
 	*matcher
 	exchange.Env
-	err       error   // why the policies are invalid; nil if they are valid
-	counted   *holder // for Metrics; nil if nothing is counted
-	inspected bool    // Watch is set
+	err      error  // why no request can be sent; nil if the fields are valid
+	wrong    error  // why Base can't be used; a part of err
+	begun    bool   // a request has begun: the fields count no more
+	fields   wiring // what they were then
+	replaced bool   // SetPolicies has replaced the fields Policy and Hosts
+	counting *Metrics
+	counted  *holder // for counting; nil if nothing is counted
 }
 
 func (s *settings) now() time.Duration { return time.Since(s.Epoch) }
@@ -96,11 +100,8 @@ func (s *settings) now() time.Duration { return time.Since(s.Epoch) }
 // last attempt has read to. It implements [http.RoundTripper].
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	s := t.settings.Load()
-	if s == nil {
-		s = t.start()
-	}
-	if !s.inspected {
-		s = t.inspectBase()
+	if s == nil || !s.begun {
+		s = t.begin()
 	}
 	if s.err != nil {
 		body.CloseRequest(req)
@@ -121,14 +122,57 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return exchange.Do(&s.Env, &r.Config, req, o)
 }
 
-// start makes t's settings on first use.
+// start returns t's settings. Until a request begins, it makes them anew from the fields
+// as they are now, so that it doesn't matter what else is called before the fields are set.
 func (t *Transport) start() *settings {
-	t.settling.Lock()
-	defer t.settling.Unlock()
-	if s := t.settings.Load(); s != nil {
+	if s := t.settings.Load(); s != nil && s.begun {
 		return s
 	}
-	s := &settings{Env: exchange.Env{Tables: &t.tables, Owner: owner{t}, Inner: innerError, Base: t.Base, Epoch: time.Now().Add(-1), Logger: t.Logger, Traced: t.Trace != nil}}
+	t.settling.Lock()
+	defer t.settling.Unlock()
+	return t.settle()
+}
+
+// settle makes t's settings from the fields, unless a request has begun. settling must be
+// held.
+func (t *Transport) settle() *settings {
+	last := t.settings.Load()
+	if last == nil {
+		last = &settings{Env: exchange.Env{Tables: &t.tables, Owner: owner{t}, Inner: innerError, Epoch: time.Now().Add(-1)}}
+	}
+	if last.begun {
+		return last
+	}
+	s := *last
+	if !s.replaced {
+		s.matcher, s.err = compile(t.Policy, t.Hosts)
+	}
+	s.count(t)
+	t.settings.Store(&s)
+	return &s
+}
+
+// count makes t.Metrics count by the policies of s.
+func (s *settings) count(t *Transport) {
+	if t.Metrics == nil {
+		return
+	}
+	if s.counting != t.Metrics {
+		s.counting, s.counted = t.Metrics, nil
+	}
+	s.counted = s.counting.count(t, s.counted, s.rules)
+}
+
+// begin completes t's settings at the first request, with what only requests need.
+func (t *Transport) begin() *settings {
+	t.settling.Lock()
+	defer t.settling.Unlock()
+	s := *t.settle()
+	if s.begun {
+		return t.settings.Load()
+	}
+	s.begun, s.fields = true, wiring{t.Base, t.Fleet, t.Metrics, t.Logger, t.Trace}
+	s.Base, s.Logger, s.Traced = t.Base, t.Logger, t.Trace != nil
 	if t.Fleet != nil {
 		s.Fleet = &t.Fleet.accounts
 	}
@@ -138,46 +182,36 @@ func (t *Transport) start() *settings {
 		base.OnProxyConnectResponse = fault.OnProxyConnect
 		s.Base = base
 	}
-	_, ofNetHTTP := s.Base.(*http.Transport)
-	s.inspected = !ofNetHTTP
-	s.matcher, s.err = compile(t.Policy, t.Hosts)
-	if err := t.wrongBase(); err != nil {
-		s.Base, s.err = new(http.Transport), errors.Join(s.err, err)
+	if s.wrong = t.wrongBase(); s.wrong != nil {
+		s.Base, s.err = new(http.Transport), errors.Join(s.err, s.wrong)
 	}
-	if t.Metrics != nil {
-		s.counted = t.Metrics.count(t, nil, s.rules)
-	}
-	t.settings.Store(s)
-	return s
-}
-
-// inspectBase completes t's settings at the first RoundTrip, with what every attempt must
-// observe: until then, the caller may still configure Base.
-func (t *Transport) inspectBase() *settings {
-	t.start()
-	t.settling.Lock()
-	defer t.settling.Unlock()
-	s := *t.settings.Load()
-	s.inspected = true
-	// Base may be in its first use elsewhere, which changes some of its fields. Clone
-	// waits until that is done.
-	base := s.Base.(*http.Transport).Clone()
-	if c := base.TLSClientConfig; c != nil && (c.VerifyConnection != nil || c.VerifyPeerCertificate != nil) {
-		// The caller's own code may refuse a server.
-		s.Watch |= attempt.WatchHandshake
-	}
-	if base.DialTLSContext != nil {
-		// It may have a certificate check that can't be seen here.
-		s.Watch |= attempt.WatchHandshake | attempt.WatchDialTLS
-	}
-	if !spare.Registered(s.Base.(*http.Transport)) {
-		s.Watch |= attempt.OwnConns
-	}
-	if p := base.Protocols; p != nil && p.UnencryptedHTTP2() && !p.HTTP1() {
-		s.Watch |= attempt.ExpectHTTP2
+	if base, ok := s.Base.(*http.Transport); ok {
+		s.Watch = watch(base)
 	}
 	t.settings.Store(&s)
 	return &s
+}
+
+// watch returns what every attempt over base must observe.
+func watch(base *http.Transport) (w attempt.Watch) {
+	// base may be in its first use elsewhere, which changes some of its fields. Clone
+	// waits until that is done.
+	known := base.Clone()
+	if c := known.TLSClientConfig; c != nil && (c.VerifyConnection != nil || c.VerifyPeerCertificate != nil) {
+		// The caller's own code may refuse a server.
+		w |= attempt.WatchHandshake
+	}
+	if known.DialTLSContext != nil {
+		// It may have a certificate check that can't be seen here.
+		w |= attempt.WatchHandshake | attempt.WatchDialTLS
+	}
+	if !spare.Registered(base) {
+		w |= attempt.OwnConns
+	}
+	if p := known.Protocols; p != nil && p.UnencryptedHTTP2() && !p.HTTP1() {
+		w |= attempt.ExpectHTTP2
+	}
+	return w
 }
 
 // SetPolicies replaces the policies for requests that begin after the call. Hosts
@@ -189,14 +223,11 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 	if err != nil {
 		return err
 	}
-	t.start()
 	t.settling.Lock()
 	defer t.settling.Unlock()
-	next := *t.settings.Load()
-	next.matcher, next.err = m, t.wrongBase()
-	if t.Metrics != nil {
-		next.counted = t.Metrics.count(t, next.counted, m.rules)
-	}
+	next := *t.settle()
+	next.matcher, next.err, next.replaced = m, next.wrong, true
+	next.count(t)
 	t.tables.Hosts.Refit(m.sizeOf)
 	t.settings.Store(&next)
 	return nil
@@ -207,7 +238,13 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 // found them in use. Transport never closes connections of Base by itself.
 func (t *Transport) CloseIdleConnections() {
 	t.tables.Spares.Close()
-	if c, ok := t.start().Base.(interface{ CloseIdleConnections() }); ok {
+	base := t.Base
+	if s := t.settings.Load(); s != nil && s.begun {
+		base = s.Base
+	} else if t.wrongBase() != nil {
+		return
+	}
+	if c, ok := base.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }

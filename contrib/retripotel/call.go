@@ -4,6 +4,7 @@
 package retripotel
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"slices"
@@ -109,7 +110,9 @@ func (c *call) end(ctx context.Context, req *http.Request, resp *http.Response, 
 	failed := true
 	switch {
 	case err != nil:
-		outcome = semconv.ErrorType(err)
+		// Never a Go type: those of retrip mean nothing to its users.
+		word := cmp.Or(c.last.Kind, string(c.last.Reason), semconv.ErrorTypeOther.Value.AsString())
+		outcome = semconv.ErrorTypeKey.String(word)
 	case resp == nil: // from a RoundTripper that violates its contract
 		outcome = semconv.ErrorTypeOther
 	default:

@@ -29,14 +29,15 @@
 //
 // # Metrics
 //
-// otelhttp records http.client.request.duration for each attempt. This package
-// adds what no single attempt shows:
+// otelhttp records http.client.request.duration for each attempt, with Go's name
+// for the type of an error as error.type. This package adds what no single attempt shows:
 //
 //   - retrip.request.duration, a histogram in seconds: RoundTrips up to the
 //     response headers, with all attempts and waits. Attributes: retrip.policy,
-//     http.request.method, http.response.status_code or error.type,
-//     retrip.retried (true if there was more than one attempt) and, if the
-//     Transport gave up, retrip.reason.
+//     http.request.method, http.response.status_code or error.type (the Kind of
+//     [retrip.Event], or the reason to give up if there is none), retrip.retried
+//     (true if there was more than one attempt) and, if the Transport gave up,
+//     retrip.reason.
 //   - retrip.retry.delay, a histogram in seconds: the waits before retries, as
 //     they were decided. Its count is the number of retries. Attributes:
 //     retrip.policy, retrip.reason, retrip.wait_source.

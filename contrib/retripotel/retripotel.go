@@ -45,9 +45,9 @@ type Transport struct {
 }
 
 // New returns a Transport that sends requests through t. It replaces t.Base
-// with one that creates a span for each attempt, so t must not have been used,
-// and must not be passed to New twice. Trace, Logger and Metrics of t keep
-// working.
+// with one that creates a span for each attempt, and panics if it is too late for
+// that, because t has begun a request, or if New has been called for t before.
+// Trace, Logger and Metrics of t keep working.
 //
 // If t.Base is nil, attempts use the default base of retrip.Transport. If
 // t.Base already creates a span for each attempt, like otelhttp.Transport, each
@@ -61,6 +61,12 @@ func New(t *retrip.Transport, c Config) *Transport {
 	}
 	if c.Propagator == nil {
 		c.Propagator = otel.GetTextMapPropagator()
+	}
+	if _, twice := t.Base.(*attempts); twice {
+		panic("retripotel: New was called twice for one retrip.Transport: each attempt would have two spans")
+	}
+	if !takes(t) {
+		panic("retripotel: New was called after the first request of the retrip.Transport: no attempt would have a span")
 	}
 	if t.Base == nil {
 		base := cleanhttp.DefaultPooledTransport()
@@ -76,6 +82,23 @@ func New(t *retrip.Transport, c Config) *Transport {
 		tracer:  c.TracerProvider.Tracer(scope),
 		metrics: newInstruments(c.MeterProvider.Meter(scope), t),
 	}
+}
+
+// asked is a Base that only knows whether it is in use.
+type asked struct {
+	http.RoundTripper
+	closed bool
+}
+
+func (a *asked) CloseIdleConnections() { a.closed = true }
+
+// takes reports whether t still takes another Base, without a request.
+func takes(t *retrip.Transport) bool {
+	base, probe := t.Base, &asked{}
+	t.Base = probe
+	t.CloseIdleConnections()
+	t.Base = base
+	return probe.closed
 }
 
 // RoundTrip implements [http.RoundTripper]. The Request of the response is a

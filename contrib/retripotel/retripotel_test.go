@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -401,8 +402,89 @@ func TestNew_Errors(t *testing.T) {
 		assert.Empty(t, requests[0].Status.Description, "error texts may contain secrets")
 		assert.Equal(t, "example.com", of(requests[0].Attributes, "server.address"))
 		assert.Equal(t, int64(8443), of(requests[0].Attributes, "server.port"))
-		assert.Contains(t, of(requests[0].Attributes, "error.type"), "retrip.Error")
+		assert.Equal(t, "other", of(requests[0].Attributes, "error.type"))
 	})
+}
+
+// What ended a request is said in the words of retrip, never as a Go type.
+func TestNew_KindsOfErrors(t *testing.T) {
+	one := retrip.Policy{MaxAttempts: 1}
+	for want, tt := range map[string]struct {
+		policy retrip.Policy
+		base   testenv.RoundTripper
+		cancel bool
+	}{
+		"timeout":            {policy: retrip.Policy{MaxAttempts: 1, AttemptTimeout: time.Second}},
+		"canceled":           {policy: one, cancel: true},
+		"connection_refused": {policy: one, base: testenv.RoundTripper(play.Err(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}))},
+		"no_such_host":       {policy: one, base: testenv.RoundTripper(play.Err(&net.DNSError{IsNotFound: true}))},
+		"breaker_open":       {policy: retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{MinVolume: 1, OpenFor: time.Hour}}, base: testenv.RoundTripper(play.Reply(503))},
+		"_OTHER":             {policy: retrip.Policy{MaxAttempts: -1}, base: testenv.RoundTripper(play.Reply(200))},
+	} {
+		testenv.Bubble(t, want, func(t *testing.T) {
+			w := newWorld(t, hangs)
+			client := w.client(tt.policy)
+			if tt.base != nil {
+				client = w.over(tt.base, tt.policy)
+			}
+			for range 2 {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				if tt.cancel {
+					time.AfterFunc(time.Second, cancel)
+				}
+				if resp, err := client.Do(play.MustRequest(t, http.MethodGet, w.URL, nil).WithContext(ctx)); err == nil {
+					resp.Body.Close()
+				}
+			}
+			_, requests := w.split()
+			require.Len(t, requests, 2)
+			assert.Equal(t, want, of(requests[1].Attributes, "error.type"))
+			if duration, ok := w.metrics(t)["retrip.request.duration"]; ok {
+				_, n := sum(t, duration, attribute.String("error.type", want))
+				assert.NotZero(t, n)
+			}
+		})
+	}
+}
+
+// What a program does with a Transport before New must not cost it its traces.
+func TestNew_AfterOtherCalls(t *testing.T) {
+	for name, call := range map[string]func(*retrip.Transport){
+		"HostStates":  func(tr *retrip.Transport) { tr.HostStates() },
+		"SetPolicies": func(tr *retrip.Transport) { require.NoError(t, tr.SetPolicies(retrip.Policy{MaxAttempts: 2}, nil)) },
+		"both, twice": func(tr *retrip.Transport) {
+			for range 2 {
+				require.NoError(t, tr.SetPolicies(retrip.Policy{}, nil))
+				tr.HostStates()
+			}
+		},
+	} {
+		testenv.Bubble(t, name, func(t *testing.T) {
+			w := newWorld(t, script(503, 200))
+			tr := &retrip.Transport{Base: w.Transport(), Metrics: &retrip.Metrics{}}
+			call(tr)
+			client := &http.Client{Transport: retripotel.New(tr, w.config)}
+			call(tr)
+			w.do(t, client, http.MethodGet, "", nil)
+			attempts, requests := w.split()
+			assert.Len(t, attempts, 2)
+			assert.Len(t, requests, 1)
+			assert.NotEmpty(t, w.headers[1].Get("Traceparent"))
+		})
+	}
+}
+
+// When it is too late for traces, New says so at once.
+func TestNew_TooLate(t *testing.T) {
+	used := &retrip.Transport{Base: play.Base(play.Reply(200))}
+	play.Finish(t, testenv.Do(t, used, play.Request(t, http.MethodGet, nil)))
+	assert.PanicsWithValue(t, "retripotel: New was called after the first request of the retrip.Transport: no attempt would have a span", func() { retripotel.New(used, retripotel.Config{}) })
+	assert.NoError(t, used.Validate(), "it has its Base")
+
+	twice := &retrip.Transport{Base: play.Base(play.Reply(200))}
+	retripotel.New(twice, retripotel.Config{})
+	assert.Panics(t, func() { retripotel.New(twice, retripotel.Config{}) })
 }
 
 func TestNew_AWrongPolicyIsAnErrorAndCountsNothing(t *testing.T) {

@@ -370,5 +370,5 @@ func (d *download) giveUp(why string, at int64, broken, err error) (body.Part, e
 // report reports the result for a body that has ended with broken to hooks and
 // log.
 func (d *download) report(result string, at int64, broken error) {
-	d.env.Owner.Report(d.override, Resumes, Report{Request: d.req, Policy: d.cfg.Name, Attempt: d.attempts, Reason: result, Offset: at, Err: broken})
+	d.env.Owner.Report(d.override, Resumes, Report{Request: d.req, Policy: d.cfg.Name, Attempt: d.attempts, Reason: result, Offset: at, Err: broken, Kind: fault.KindOf(broken).String()})
 }

@@ -136,6 +136,7 @@ type Report struct {
 	StatusCode  int
 	Header      http.Header
 	Err         error
+	Kind        string // of Err
 	Reason, Why string // Why is for the log: why the last attempt that failed did
 	Failed      bool   // of Done, for the log: the outcome is failed
 	Offset      int64

@@ -114,6 +114,18 @@ func (x *journey) describeFailure() host.Failure {
 	return host.Failure{Reason: uint8(why), Kind: uint8(kind), Status: uint16(max(0, o.Received()))}
 }
 
+// kindOf returns the word for err, the error of the last attempt, which may be nil. The
+// reason, if not empty, says why it is the last.
+func (x *journey) kindOf(err error, reason decide.Reason) string {
+	switch {
+	case err == nil:
+		return ""
+	case reason == decide.Canceled && x.event.Outcome.Canceled:
+		return reason.String()
+	}
+	return fault.Kind(x.describeFailure().Kind).String()
+}
+
 // recordFailure remembers a request that got no answer, for people who look at its host.
 // how describes the last attempt, if the outcome of that attempt doesn't.
 func (x *journey) recordFailure(end int, reason decide.Reason, how host.Failure) {
@@ -263,6 +275,7 @@ func (x *journey) newReport(reason decide.Reason) Report {
 	e.Sends = x.last.sends
 	if x.hooked {
 		e.Elapsed = x.env.now() - x.entered
+		e.Kind = x.kindOf(e.Err, reason)
 	}
 	return e
 }
