@@ -125,6 +125,7 @@ func (m *Metrics) count(t *Transport, h *holder, rules []*rules) *holder {
 		}
 		p.Holders++
 		r.Metrics, h.held[i] = p, p
+		p.Show(r.Breaker != nil, r.Gate, t.Fleet != nil && r.Fleet > 0, r.Hedge.Share > 0, r.Resume > 0, r.BodyIdleTimeout > 0)
 		r.Plain = r.Plain && !p.Timed()
 	}
 	for _, p := range before {
@@ -249,15 +250,18 @@ func (t *Transport) addHosts(sums map[string]*[meter.Gauges]float64) {
 	}
 }
 
-// collect reports the series of p: the outcomes of its requests, and every
-// other series that has ever been above zero. sum is nil if all gauges are zero.
+// collect reports the series of p: all of a family that its policy may count, or that has
+// counted anything. sum is nil if all gauges are zero.
 func (m *Metrics) collect(ch chan<- prometheus.Metric, p *meter.Policy, sum *[meter.Gauges]float64) {
 	for family, desc := range m.families {
-		for i, value := range m.words[family] {
-			n, exemplar := p.Load(family, i)
-			if n == 0 && family != meter.Requests {
+		if !p.Shown[family].Load() {
+			if !p.Counted(family) {
 				continue
 			}
+			p.Shown[family].Store(true)
+		}
+		for i, value := range m.words[family] {
+			n, exemplar := p.Load(family, i)
 			labels := []string{p.Name, value}
 			if value == "" {
 				labels = labels[:1]

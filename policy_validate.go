@@ -23,8 +23,9 @@ import (
 // Validate reports the mistakes in the fields of t, for program start and for tests: the
 // error names the host, field and value of each. RoundTrip and SetPolicies refuse the same
 // policies. After the first request, Validate also reports the fields that have changed,
-// which has no effect.
+// which has no effect. From the first call of any method on, t.Metrics exports its series.
 func (t *Transport) Validate() error {
+	t.start()
 	_, err := compile(t.Policy, t.Hosts)
 	if wrong := t.wrongBase(); wrong != nil {
 		err = errors.Join(err, wrong)

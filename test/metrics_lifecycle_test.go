@@ -5,7 +5,7 @@ package retrip_test
 
 import (
 	"context"
-	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -51,32 +51,64 @@ func policiesOf(t *testing.T, m *retrip.Metrics) []string {
 	return slices.Sorted(maps.Keys(gather(t, m)))
 }
 
-// A pattern has five series for its outcomes. All others appear on first use.
-func TestMetrics_SeriesAppearWhenUsed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := &retrip.Metrics{}
-		hosts := map[string]retrip.Policy{}
-		for i := range 300 {
-			hosts[fmt.Sprintf("h%d.test", i)] = retrip.Policy{}
-		}
-		tr := &retrip.Transport{Base: play.Base(play.Reply(503), play.Reply(200)), Metrics: m, Hosts: hosts}
-		assert.Zero(t, testutil.CollectAndCount(m))
-		tr.HostStates()
-		assert.Equal(t, 301*5, testutil.CollectAndCount(m))
-		for policy, s := range gather(t, m) {
-			assert.Equal(t, sums{"requests_total": 0, "requests_total answered": 0, "requests_total recovered": 0, "requests_total gave_up": 0,
-				"requests_total failed": 0, "requests_total canceled": 0}, s, policy)
-		}
-		resp, err := tr.RoundTrip(play.MustRequest(t, "GET", "http://h7.test/", nil))
-		require.NoError(t, err)
-		play.Finish(t, resp)
-		// Two attempts, one retry and one wait. A healthy host has no gauges.
-		assert.Equal(t, 301*5+4, testutil.CollectAndCount(m))
+// What a policy may count is there, at zero, from the first scrape on, and is bounded.
+func TestMetrics_SeriesFromTheFirstScrapeOn(t *testing.T) {
+	always := []string{"attempts_total", "budget_tokens_missing", "failing_hosts", "give_ups_total", "hidden_sends_total", "hosts_in_trouble",
+		"paused_hosts", "pauses_total", "requests_total", "retries_total", "unattempted_requests_total"}
+	for _, tt := range []struct {
+		name   string
+		policy retrip.Policy
+		more   []string
+		series int
+	}{
+		{"default", retrip.Policy{}, nil, 43},
+		{"breaker", retrip.Policy{Breaker: retrip.Breaker{MinVolume: 10}}, []string{"breaker_open_hosts", "breaker_transitions_total"}, 47},
+		{"gate", retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}, []string{"gate_waiting_requests"}, 44},
+		{"hedge", retrip.Policy{Hedge: 0.05}, []string{"hedges_total", "hedges_skipped_total"}, 53},
+		{"resume", retrip.Policy{Resume: time.Minute}, []string{"body_resumes_total", "body_resumed_bytes_total"}, 71},
+		{"idle", retrip.Policy{BodyIdleTimeout: time.Minute}, []string{"body_stalls_total"}, 44},
+		{"fleet", retrip.Policy{FleetBudget: 100}, []string{"fleet_checks_total"}, 46},
+		{"all but the delay of hedges", retrip.Policy{Breaker: retrip.Breaker{MinVolume: 10}, Gate: retrip.Gate{Enabled: retrip.On}, Hedge: 0.05, Resume: time.Minute, BodyIdleTimeout: time.Minute, FleetBudget: 100},
+			[]string{"breaker_open_hosts", "breaker_transitions_total", "gate_waiting_requests", "hedges_total", "hedges_skipped_total", "body_resumes_total", "body_resumed_bytes_total", "body_stalls_total", "fleet_checks_total"}, 90},
+	} {
+		testenv.Bubble(t, tt.name, func(t *testing.T) {
+			m := &retrip.Metrics{}
+			tr := &retrip.Transport{Base: play.Base(play.Reply(503), play.Reply(200)), Metrics: m, Policy: retrip.Policy{FleetBudget: retrip.Off}, Hosts: map[string]retrip.Policy{"example.com": tt.policy}}
+			tr.Fleet = retrip.NewFleet(nil)
+			assert.Zero(t, testutil.CollectAndCount(m))
+			require.NoError(t, tr.Validate())
+			assert.Equal(t, 43+tt.series, testutil.CollectAndCount(m))
+			families := map[string]bool{}
+			for name, sum := range gather(t, m)["example.com"] {
+				assert.Zero(t, sum, name)
+				name, _, _ = strings.Cut(name, " ")
+				families[name] = true
+			}
+			assert.ElementsMatch(t, slices.Concat(always, tt.more), slices.Collect(maps.Keys(families)))
+			resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
+			require.NoError(t, err)
+			play.Finish(t, resp)
+			runtime.KeepAlive(tr)
+		})
+	}
+}
 
-		_, err = tr.RoundTrip(play.MustRequest(t, "GET", "http://h7.test/", nil).WithContext(retrip.WithPolicy(t.Context(), retrip.Policy{MaxAttempts: 1})))
-		require.NoError(t, err)
-		assert.Equal(t, 301*5+4, testutil.CollectAndCount(m))
-	})
+// What no policy asked for appears with its first count, all words at once.
+func TestMetrics_SeriesOfOneRequest(t *testing.T) {
+	m := &retrip.Metrics{}
+	tr := &retrip.Transport{Base: play.Base(play.Reply(200)), Metrics: m}
+	asked := retrip.WithPolicy(t.Context(), retrip.Policy{Resume: time.Minute})
+	resp := do(t, tr, play.Request(t, "GET", nil).WithContext(asked))
+	play.Finish(t, resp)
+	assert.NotContains(t, gather(t, m)["default"], "body_resumes_total")
+	base := play.Base(sized(11, sends(200, "hello", io.ErrUnexpectedEOF)))
+	tr = &retrip.Transport{Base: base, Metrics: m}
+	_, err := io.ReadAll(do(t, tr, play.Request(t, "GET", nil).WithContext(asked)).Body)
+	require.Error(t, err)
+	s := gather(t, m)["default"]
+	assert.Equal(t, 1.0, s["body_resumes_total"])
+	assert.Contains(t, s, "body_resumes_total continued")
+	runtime.KeepAlive(tr)
 }
 
 // A gauge that was once above zero drops to zero instead of disappearing.

@@ -130,9 +130,29 @@ type Policy struct {
 
 	giveUpExemplars                 []atomic.Pointer[prometheus.Exemplar]
 	waits, waitsOfServer, gateWaits histogram
-	hosts                           *Hosts              // nil without requests
-	requests                        []requests          // by host
-	Gauged                          [Gauges]atomic.Bool // which gauges have ever been more than zero
+	hosts                           *Hosts     // nil without requests
+	requests                        []requests // by host
+
+	// Which families and gauges are exported even at zero, once and for all: those that
+	// the policy may count, and any other that has been more than zero.
+	Shown  [Families]atomic.Bool
+	Gauged [Gauges]atomic.Bool
+}
+
+// Show says which parts of a policy are in use, so that their series are exported even at
+// zero: no rate would show the first change of a series that begins with it.
+func (p *Policy) Show(breaker, gate, fleet, hedge, resume, idle bool) {
+	for family, used := range [Families]bool{Requests: true, Unattempted: true, Attempts: true, Retries: true, GiveUps: true, Sends: true, Pauses: true,
+		FleetChecks: fleet, Hedges: hedge, HedgeSkips: hedge, Transitions: breaker, Resumes: resume, ResumedBytes: resume, Stalls: idle} {
+		if used {
+			p.Shown[family].Store(true)
+		}
+	}
+	for gauge, used := range [Gauges]bool{GaugeOpen: breaker, GaugeMissing: true, GaugeTroubled: true, GaugeWaiting: gate, GaugePaused: true, GaugeFailing: true} {
+		if used {
+			p.Gauged[gauge].Store(true)
+		}
+	}
 }
 
 // New returns counters for the policy name. If hosts isn't nil, it also observes how
@@ -163,6 +183,16 @@ func (p *Policy) Load(family, value int) (uint64, *prometheus.Exemplar) {
 		}
 	}
 	return n, nil
+}
+
+// Counted reports whether a counter of a family is more than zero.
+func (p *Policy) Counted(family int) bool {
+	for value := range p.counts[family] {
+		if n, _ := p.Load(family, value); n > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // Count adds n to the counter of a family for the given value.

@@ -38,7 +38,7 @@ func TestQueries_TellWhatTheProgramDid(t *testing.T) {
 	}
 	require.ElementsMatch(t, slices.Collect(maps.Keys(expected)), names, "each query has an expected answer, and the other way round")
 
-	// A series starts when it is first used, and its first value is part of no
+	// A histogram starts when it is first used, and its first value is part of no
 	// rate. So everything happens once before the first scrape that counts.
 	p := newProgram(t)
 	p.run(t)

@@ -82,7 +82,7 @@ func newReplica(b *backend, log io.Writer) (*replica, error) {
 	if err := transport.Validate(); err != nil {
 		return nil, err
 	}
-	transport.HostStates() // creates the outcome series, at zero, before the first request
+	transport.HostStates() // creates the series, at zero, before the first request
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.Handle("/debug/retrip", statuspage.Handler(map[string]*retrip.Transport{"shop": transport}))
