@@ -49,6 +49,10 @@ type Loader struct {
 	dec  *json.Decoder
 	rule Rule
 	path []string
+
+	depth    int  // open objects and lists
+	mistakes int  // so far
+	broken   bool // it isn't JSON: nothing more can be read
 }
 
 // NewLoader returns a Loader of data, which may begin with a byte order mark.
@@ -81,20 +85,48 @@ func (l *Loader) Object(member func(name string) error) error {
 
 // object is Object for an object that an error describes as want.
 func (l *Loader) object(want string, member func(name string) error) error {
+	var errs []error
 	seen := map[string]bool{}
-	return l.each('{', want, func(token json.Token) error {
+	err := l.each('{', want, func(token json.Token) (err error) {
 		name, _ := token.(string) // anything else is a syntax error
 		l.path = append(l.path, name)
+		defer func() { l.path = l.path[:len(l.path)-1] }()
+		depth, offset, before := l.depth, l.dec.InputOffset(), l.mistakes
 		if seen[name] {
-			return l.Errorf("the field occurs twice")
+			err = l.Errorf("the field occurs twice")
+		} else {
+			seen[name] = true
+			err = member(name)
 		}
-		seen[name] = true
-		err := member(name)
 		if err == nil {
-			l.path = l.path[:len(l.path)-1]
+			return nil
 		}
-		return err
+		if errs = append(errs, err); l.mistakes == before {
+			l.mistakes++
+		}
+		return l.skip(depth, offset)
 	})
+	if !errors.Is(err, errStop) {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// errStop ends the reading after a mistake that has been told.
+var errStop = errors.New("stop")
+
+// skip reads the rest of a member with a mistake, whose object has the given depth and
+// whose name has ended at offset. It returns an error if there is no going on.
+func (l *Loader) skip(depth int, offset int64) error {
+	if l.broken || l.mistakes >= mostMistakes {
+		return errStop
+	}
+	for l.dec.InputOffset() == offset || l.depth > depth {
+		if _, err := l.token(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Member reads the value of the member with the given name into the struct that
@@ -144,7 +176,7 @@ func (l *Loader) value(v reflect.Value, path string) error {
 	return nil
 }
 
-// mostMistakes is how many mistakes in one list an error names.
+// mostMistakes is after how many mistakes a Loader stops.
 const mostMistakes = 20
 
 // list reads a list of ints or strings into v. The error names several elements if
@@ -164,6 +196,7 @@ func (l *Loader) list(v reflect.Value, path string) error {
 			return nil
 		}
 		errs = append(errs, l.Errorf("it contains %s: %s", shown(token), want))
+		l.mistakes++
 		if _, nested := token.(json.Delim); nested || len(errs) == mostMistakes {
 			return errors.Join(errs...)
 		}
@@ -323,6 +356,13 @@ func (l *Loader) each(open json.Delim, want string, f func(json.Token) error) er
 
 func (l *Loader) token() (json.Token, error) {
 	token, err := l.dec.Token()
+	l.broken = err != nil
+	switch token {
+	case json.Delim('{'), json.Delim('['):
+		l.depth++
+	case json.Delim('}'), json.Delim(']'):
+		l.depth--
+	}
 	switch {
 	case errors.Is(err, io.EOF):
 		return nil, l.Errorf("the policy ends unexpectedly")
@@ -390,55 +430,4 @@ func (p Place) Errorf(format string, args ...any) error {
 // Errorf is Errorf of l's Place.
 func (l *Loader) Errorf(format string, args ...any) error {
 	return l.Place().Errorf(format, args...)
-}
-
-// Marshal returns the fields of a struct that are set. It refuses functions,
-// because JSON would silently lose them.
-func Marshal(from any) ([]byte, error) {
-	v := reflect.ValueOf(from)
-	return appendStruct(nil, v, v.Type().Name())
-}
-
-func appendStruct(b []byte, v reflect.Value, path string) ([]byte, error) {
-	b = append(b, '{')
-	for field, value := range v.Fields() {
-		// An empty slice is written if it isn't nil: it replaces the inherited one.
-		if value.IsZero() {
-			continue
-		}
-		path := path + "." + field.Name
-		if value.Kind() == reflect.Func {
-			return nil, fmt.Errorf("retrip: %s is a function: it can't be written as JSON", path)
-		}
-		if b[len(b)-1] != '{' {
-			b = append(b, ',')
-		}
-		b = fmt.Appendf(b, "%q:", field.Tag.Get("json"))
-		if value.Kind() != reflect.Struct {
-			b = appendValue(b, value)
-			continue
-		}
-		var err error
-		if b, err = appendStruct(b, value, path); err != nil {
-			return nil, err
-		}
-	}
-	return append(b, '}'), nil
-}
-
-func appendValue(b []byte, v reflect.Value) []byte {
-	switch {
-	case v.Kind() == reflect.Int8:
-		return strconv.AppendBool(b, v.Int() == 1)
-	case v.CanInt() && v.Int() == off, v.CanFloat() && v.Float() == off:
-		return append(b, `"off"`...)
-	case v.CanFloat():
-		return fmt.Append(b, v.Float())
-	}
-	if word, ok := v.Interface().(fmt.Stringer); ok { // a duration, or one of several words
-		return fmt.Appendf(b, "%q", word)
-	}
-	// Integers, strings and lists of them can't fail.
-	data, _ := json.Marshal(v.Interface())
-	return append(b, data...)
 }

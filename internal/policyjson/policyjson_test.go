@@ -117,8 +117,12 @@ func TestLoader_NamesLineMemberAndValue(t *testing.T) {
 		"{\"waits\": {\n\"\\u0063ap \": \"1s\"}}": "line 2: waits.cap : there is no such field; the fields are cap, shape, size",
 		"{\"gate\": true,\n\"gate\": true}":       "line 2: gate: the field occurs twice",
 		`{"waits": {"size": 1, "s\u0069ze": 1}}`:  "line 1: waits.size: the field occurs twice",
-		// The first of several.
-		"{\"tries\": 2.5,\n\"trise\": 1}": "line 1: tries: it is 2.5: it must be a whole number",
+		// Several.
+		"{\"tries\": 2.5,\n\"trise\": {\"a\": [1]},\n\"gate\": 1}": "line 1: tries: it is 2.5: it must be a whole number\nretrip: line 2: trise: " + fields + "\nretrip: line 3: gate: it is 1: it must be true or false",
+		"{\"waits\": {\"size\": [],\n\"cap\": {}, \"x\": 1},\n\"bytes\": [[{}], 1], \"limit\": 5, \"header\": \"x\"}": "line 1: waits.size: it is a list: it must be a positive number, or \"off\"\nretrip: line 2: waits.cap: it is an object: it must be a duration such as \"100ms\"\n" +
+			"retrip: line 2: waits.x: there is no such field; the fields are cap, shape, size\nretrip: line 3: bytes: it is a list: it must be a whole number\nretrip: line 3: limit: it is 5: it must be a duration such as \"100ms\", or \"off\"",
+		"{\"methods\": [1, 2, {}, 3],\n\"tries\": true}": "line 1: methods: it contains 1: it must be a list of strings\nretrip: line 1: methods: it contains 2: it must be a list of strings\nretrip: line 1: methods: it contains an object: it must be a list of strings\n" +
+			"retrip: line 2: tries: it is true: it must be a whole number",
 
 		// Numbers.
 		`{"tries": "1"}`:                     `line 1: tries: it is "1": it must be a whole number`,
@@ -185,14 +189,15 @@ func TestLoader_NamesLineMemberAndValue(t *testing.T) {
 // The rest of the text is encoding/json's, and differs from version to version.
 func TestLoader_SyntaxErrors(t *testing.T) {
 	for input, want := range map[string]string{
-		`{"waits": {"size": NaN}}`:         "line 1: waits.size: invalid character 'N'",
-		`{"gate": tru}`:                    "line 1: gate: invalid character '}'",
-		"{\n1: 2}":                         "line 2: the policy: ",
-		"{\"gate\": true\n\n\"tries\": 1}": "line 3: the policy: invalid character '\"'",
-		"{\"waits\": {\n\"size\"\n1}}":     "line 3: waits.size: invalid character '1'",
-		"{\"gate\": true,\n\n'tries': 1}":  "line 3: the policy: ",
-		"{\"status\": [\n1,\n2\n3]}":       "line 4: status: invalid character '3'",
-		"{\"header\":\n\"a\tb\"\n}":        "line 2: header: invalid character '\\t'",
+		`{"waits": {"size": NaN}}`:           "line 1: waits.size: invalid character 'N'",
+		`{"gate": tru}`:                      "line 1: gate: invalid character '}'",
+		"{\n1: 2}":                           "line 2: the policy: ",
+		"{\"gate\": true\n\n\"tries\": 1}":   "line 3: the policy: invalid character '\"'",
+		"{\"waits\": {\n\"size\"\n1}}":       "line 3: waits.size: invalid character '1'",
+		"{\"gate\": true,\n\n'tries': 1}":    "line 3: the policy: ",
+		"{\"status\": [\n1,\n2\n3]}":         "line 4: status: invalid character '3'",
+		"{\"tries\": \"x\",\n\"gate\": tru}": "line 1: tries: it is \"x\": it must be a whole number\nretrip: line 2: gate: invalid character '}'",
+		"{\"header\":\n\"a\tb\"\n}":          "line 2: header: invalid character '\\t'",
 	} {
 		_, err := load(input)
 		assert.ErrorContains(t, err, "retrip: "+want, input)
