@@ -37,7 +37,7 @@ help: ## list the targets
 check: lint test ## lint and test; the default target
 
 quick: ## vet and the short tests of the root package, test/ and what has changed since the last commit, for the inner loop
-	@out=$$(gofmt -l *.go test internal); [ -z "$$out" ] || { echo "$$out"; exit 1; }
+	@out=$$(gofmt -d *.go test internal || true); [ -z "$$out" ] || { echo "$$out"; echo 'gofmt -w does this'; exit 1; }
 	@pkgs=". ./test $$(git diff --name-only HEAD -- 'internal/*.go' | xargs -r dirname | sort -u | sed 's,^,./,' | tr '\n' ' ')"; \
 	echo "$(GO) test -short $$pkgs"; $(GO) vet $$pkgs; $(GO) test -short $$pkgs
 

@@ -145,7 +145,7 @@ func TestLoadPolicies_NamesLineFieldAndValue(t *testing.T) {
 		"{\"hosts\": {\"a\": {\n\"breaker\": {\n\"ratio\":\n2}}}}":                    `line 4: hosts.a.breaker.ratio: it is 2: it must be 0.01 to 1, 0 to inherit or "off"`,
 		"{\"fail_on\": [\n500,\n1,\n501,\n2\n]}":                                      "line 3: fail_on: it contains 1: a status must be 400 to 599\nretrip: line 5: fail_on: it contains 2: a status",
 		"{\"idempotent_methods\": [\n\"A\",\n\"B C\"\n],\n\"retry_on\": []}":          `line 3: idempotent_methods: it contains "B C": it must be an HTTP method`,
-		"{\"dialects\": [\n\"azure\",\n\"azzure\"\n]}":                                `line 3: dialects: it contains "azzure": it must be one of ["anthropic"`,
+		"{\"dialects\": [\n\"azure\",\n\"azzure\"\n]}":                                `line 3: dialects: it contains "azzure": it must be one of ["`,
 		"{\"retry_on\": [\n500,\n501],\n\"fail_on\": [\n502,\n501]}":                  "line 6: fail_on: it is 501: retry_on lists this status too",
 		"{\"unprocessed\": [\n501],\n\"hosts\": {\"a\": {\n\"fail_on\": [501\n]\n}}}": "line 4: hosts.a.fail_on: it is 501: unprocessed lists this status too",
 		"{\"fail_on\": [501],\n\"hosts\": {\"a\": {\"max_attempts\": 2,\n\"unprocessed\": [429,\n501\n]}}}": "line 4: hosts.a.unprocessed: fail_on is 501: unprocessed lists this status too",

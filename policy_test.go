@@ -236,12 +236,12 @@ func TestPolicy_OffSaysWhatInstead(t *testing.T) {
 
 func TestDialects_UnknownName(t *testing.T) {
 	_, err := compile(Policy{Dialects: []string{"github", "gitlab"}}, nil)
-	assert.ErrorContains(t, err, `retrip: Policy.Dialects is "gitlab": it must be one of ["anthropic" "azure"`)
+	assert.ErrorContains(t, err, `retrip: Policy.Dialects is "gitlab": it must be one of ["`)
 }
 
 func TestPolicy_DocumentsEveryDialect(t *testing.T) {
 	docs := mustRead(t, "policy.go")
 	for _, name := range dialect.Names() {
-		assert.Contains(t, docs, `"`+name+`"`)
+		assert.True(t, strings.Contains(docs, `"`+name+`"`), "the comment of Policy.Dialects doesn't name %q", name)
 	}
 }

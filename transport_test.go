@@ -246,7 +246,7 @@ func TestTransport_WithPolicy(t *testing.T) {
 	})
 }
 
-// P7: an upload of a megabyte is not buffered before it is sent.
+// P7: an upload of 64 MiB is not buffered before it is sent.
 //
 //retrip:promise P7
 func TestTransport_MemoryOfAnUpload(t *testing.T) {

@@ -100,7 +100,7 @@ func TestHostile(t *testing.T) {
 		{"less body than declared", says("HTTP/1.1 503 No\r\nContent-Length: 1000\r\n\r\nx", false), 503, 0, kib, 3, 4},
 		// If the retry comes before net/http has seen that bytes are left, it takes them for
 		// the response.
-		{"more body than declared", says("HTTP/1.1 503 No\r\nContent-Length: 1\r\n\r\nx"+ok200+flood, false), -1, 0, 20 * kib, 5, 4},
+		{"more body than declared", says("HTTP/1.1 503 No\r\nContent-Length: 1\r\n\r\nx"+ok200+"more", false), -1, 0, 20 * kib, 5, 4},
 		{"two lengths", says("HTTP/1.1 503 No\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxx", false), 0, 0, kib, 0, 4},
 		{"a negative length", says("HTTP/1.1 503 No\r\nContent-Length: -1\r\n\r\nxx", false), 0, 0, kib, 0, 4},
 		{"a thousand cookies", always(func() string {

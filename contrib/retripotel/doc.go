@@ -57,5 +57,5 @@
 //
 // Every request has hooks and two spans, so every request allocates. Base is
 // not an *http.Transport, so a retry after a timeout can't use another
-// connection; see [retrip.Policy.AttemptTimeout].
+// connection; see Base of [retrip.Transport].
 package retripotel

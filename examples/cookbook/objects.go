@@ -20,7 +20,7 @@ func ObjectStore(base http.RoundTripper, sign func(*http.Request) error) *http.C
 	}}
 }
 
-// Signed signs each request that it sends.
+// Signed signs each request that it sends, through http.DefaultTransport if Base is nil.
 type Signed struct {
 	Base http.RoundTripper
 	Sign func(*http.Request) error
@@ -34,6 +34,9 @@ func (s Signed) RoundTrip(req *http.Request) (*http.Response, error) {
 			req.Body.Close()
 		}
 		return nil, err
+	}
+	if s.Base == nil {
+		return http.DefaultTransport.RoundTrip(signed)
 	}
 	return s.Base.RoundTrip(signed)
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -333,6 +334,14 @@ func TestSigned_LeavesTheRequestAlone(t *testing.T) {
 		assert.NotEmpty(t, a.requests()[0].header.Get("X-Amz-Date"))
 		assert.Empty(t, req.Header)
 	})
+}
+
+func TestObjectStore_WithoutABase(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	resp, err := ObjectStore(nil, func(*http.Request) error { return nil }).Get(server.URL)
+	require.NoError(t, err)
+	assert.NoError(t, resp.Body.Close())
 }
 
 func TestObjectStore_WhatCantBeSignedIsNotSent(t *testing.T) {
