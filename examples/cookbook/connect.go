@@ -13,7 +13,7 @@ import (
 // whose error is an HTTP status: 503 for unavailable, 429 for
 // resource_exhausted. The procedures in reads have no side effects, so retrip
 // repeats them after any failure. It repeats others only if the server provably
-// didn't process them.
+// didn't process them. The deadline of a call's context bounds it, in the server too.
 func Connect(base http.RoundTripper, reads ...string) *http.Client {
 	repeatable := map[string]bool{}
 	for _, procedure := range reads {

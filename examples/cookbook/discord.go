@@ -22,6 +22,9 @@ func Discord(base http.RoundTripper) *http.Client {
 			Unprocessed: []int{429},
 			MaxWait:     time.Minute,
 			Gate:        retrip.Gate{Enabled: retrip.On, Key: route},
+
+			AttemptTimeout: 10 * time.Second,
+			Deadline:       5 * time.Minute,
 		},
 	}}
 }

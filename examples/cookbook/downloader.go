@@ -17,6 +17,7 @@ func Downloader(base http.RoundTripper) *http.Client {
 		Base: base,
 		Policy: retrip.Policy{
 			AttemptTimeout:  10 * time.Second, // up to the headers; it never cuts a body
+			Deadline:        time.Minute,      // nor does this
 			BodyIdleTimeout: 15 * time.Second,
 			Resume:          time.Minute, // without a new byte
 		},

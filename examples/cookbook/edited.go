@@ -6,6 +6,7 @@ package cookbook
 import (
 	"net/http"
 	"regexp"
+	"strings"
 
 	"github.com/retrip/retrip"
 )
@@ -42,7 +43,7 @@ func WaitIn(status int, header, pattern, unit string) func(*http.Response) {
 		}
 		text := []byte(resp.Header.Get(header))
 		if header == "" {
-			text, _ = retrip.Peek(resp, 4<<10) // the caller still gets all of the body
+			text, _ = retrip.Peek(resp, 64<<10) // the caller still gets all of the body
 		}
 		if found := in.FindSubmatch(text); found != nil {
 			resp.Header.Add("Retry-After", string(found[1])+unit) // of several, the longest counts
@@ -54,7 +55,7 @@ func WaitIn(status int, header, pattern, unit string) func(*http.Response) {
 // are known to be nonsense.
 func IgnoreRetryAfter(host string) func(*http.Response) {
 	return func(resp *http.Response) {
-		if resp.Request.URL.Hostname() == host {
+		if strings.EqualFold(resp.Request.URL.Hostname(), host) {
 			resp.Header.Del("Retry-After")
 		}
 	}

@@ -5,8 +5,10 @@ package cookbook
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/retrip/retrip"
 )
@@ -14,7 +16,11 @@ import (
 // GraphQL returns a client that repeats queries, and mutations only if the server
 // provably didn't process them.
 func GraphQL(base http.RoundTripper) *http.Client {
-	return &http.Client{Transport: &retrip.Transport{Base: base, Policy: retrip.Policy{Idempotent: onlyReads}}}
+	return &http.Client{Transport: &retrip.Transport{Base: base, Policy: retrip.Policy{
+		Idempotent:     onlyReads,
+		AttemptTimeout: 5 * time.Second,
+		Deadline:       25 * time.Second,
+	}}}
 }
 
 // onlyReads reports whether no operation in the document of a request can write. A
@@ -28,8 +34,11 @@ func onlyReads(req *http.Request) bool {
 		return false
 	}
 	defer body.Close()
-	var call struct{ Query string }
-	err = json.NewDecoder(body).Decode(&call)
-	writes := strings.Contains(call.Query, "mutation") || strings.Contains(call.Query, "subscription")
-	return err == nil && call.Query != "" && !writes
+	document, err := io.ReadAll(body)
+	var call map[string]any // a struct would also take "Query" for "query"
+	if err != nil || json.Unmarshal(document, &call) != nil {
+		return false
+	}
+	query, _ := call["query"].(string)
+	return query != "" && !strings.Contains(query, "mutation") && !strings.Contains(query, "subscription")
 }

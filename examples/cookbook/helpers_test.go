@@ -110,6 +110,9 @@ func TestRecipesAreValid(t *testing.T) {
 	} {
 		transport := client.Transport.(*retrip.Transport)
 		assert.NoError(t, transport.Validate(), name)
+		if name == "Poll" { // it asks until the Deadline
+			continue
+		}
 		assert.Empty(t, transport.Advice(), name)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/assert"
@@ -22,41 +21,61 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/oauth2"
+	"golang.org/x/oauth2/clientcredentials"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/contrib/retripotel"
 	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// tokens is a source of tokens that expire when they say.
-type tokens struct{ issued int }
-
-func (s *tokens) Token() (*oauth2.Token, error) {
-	s.issued++
-	return &oauth2.Token{AccessToken: fmt.Sprint("token-", s.issued), Expiry: time.Now().Add(time.Minute)}, nil
-}
-
-func TestOAuth2_ATokenThatExpiresInAWaitIsRenewed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
-			switch n {
-			case 1:
-				answer(w, 503, "")
-			case 2:
-				answer(w, 503, "", "Retry-After", "30")
-			case 3:
-				answer(w, 503, "", "Retry-After", "30")
+// The token endpoint says no, is away for a moment, or its tokens expire in a wait.
+func TestOAuth2(t *testing.T) {
+	for name, tt := range map[string]struct {
+		token  []int // statuses of the token endpoint; then 200
+		waits  int   // 503s of the API that ask for 30 s each; a token lives for a minute
+		method string
+		asked  int
+		sends  int
+		last   string // the token of the last attempt
+	}{
+		"expires in the waits": {nil, 3, "GET", 2, 4, "Bearer token-2"},
+		"wrong secret":         {[]int{401, 401, 401, 401}, 0, "GET", 1, 0, ""},
+		"invalid grant":        {[]int{400, 400, 400, 400}, 0, "POST", 1, 0, ""},
+		"endpoint is away":     {[]int{503, 503}, 0, "GET", 3, 1, "Bearer token-3"},
+		"endpoint throttles":   {[]int{429}, 0, "GET", 2, 1, "Bearer token-2"},
+	} {
+		testenv.Bubble(t, name, func(t *testing.T) {
+			asked := 0
+			tokens := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+				if asked = n; n <= len(tt.token) {
+					answer(w, tt.token[n-1], `{"error": "invalid_client"}`, "Content-Type", "application/json")
+					return
+				}
+				answer(w, 200, fmt.Sprintf(`{"access_token": "token-%d", "token_type": "Bearer", "expires_in": 70}`, n), "Content-Type", "application/json")
+			})
+			a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+				if n <= tt.waits {
+					answer(w, 503, "", "Retry-After", "30")
+				}
+			})
+			login := clientcredentials.Config{TokenURL: "http://login.internal/token", AuthStyle: oauth2.AuthStyleInHeader}
+			source := login.TokenSource(context.WithValue(t.Context(), oauth2.HTTPClient, &http.Client{Transport: tokens.base()}))
+			resp, err := OAuth2(a.base(), source).Do(play.MustRequest(t, tt.method, "https://api.example.com/", nil))
+			if tt.sends > 0 {
+				require.NoError(t, err)
+				play.Finish(t, resp)
+				seen := a.requests()
+				assert.Equal(t, tt.last, seen[len(seen)-1].header.Get("Authorization"))
+			} else {
+				assert.ErrorContains(t, err, "invalid_client")
 			}
+			assert.Equal(t, tt.asked, asked)
+			assert.Len(t, a.requests(), tt.sends)
 		})
-		resp, _ := get(t, OAuth2(a.base(), &tokens{}), "https://api.example.com/")
-		assert.Equal(t, 200, resp.StatusCode)
-		require.Len(t, a.requests(), 4)
-		for i, want := range []string{"token-1", "token-1", "token-1", "token-2"} {
-			assert.Equal(t, "Bearer "+want, a.requests()[i].header.Get("Authorization"), "attempt %d", i+1)
-		}
-	})
+	}
 }
 
 func TestTraced_AndOtherLayers(t *testing.T) {
@@ -164,15 +183,17 @@ func TestConnect_WhatIsRepeated(t *testing.T) {
 	}
 }
 
+// A URL holds a password and a token, and the second attempt fails in another way.
 func TestLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
-			if n == 1 {
-				answer(w, 503, "")
+			if n < 3 {
+				answer(w, []int{503, 429}[n-1], "", "Retry-After", "1")
 			}
 		})
 		var log strings.Builder
-		get(t, Logged(a.base(), slog.New(slog.NewTextHandler(&log, nil))), "https://api.example.com/items?token=secret")
-		assert.Regexp(t, `^\S+ level=WARN msg=retry url=https://api.example.com/items attempt=1 reason=server_error status=503 wait=\S+\n$`, log.String())
+		get(t, Logged(a.base(), slog.New(slog.NewTextHandler(&log, nil))), "https://me:secret@api.example.com/items?token=secret#secret")
+		const line = `\S+ level=WARN msg=retry url=https://api.example.com/items `
+		assert.Regexp(t, `^`+line+`attempt=1 reason=server_error status=503 wait=1\S+s\n`+line+`attempt=2 reason=throttled status=429 wait=1\S+s\n$`, log.String())
 	})
 }

@@ -18,6 +18,7 @@ func LLMs(base http.RoundTripper) *http.Client {
 		Policy: retrip.Policy{
 			MaxWait:        time.Minute,     // limits are per minute
 			AttemptTimeout: 2 * time.Minute, // up to the headers; it never cuts a stream
+			Deadline:       15 * time.Minute,
 		},
 		Hosts: map[string]retrip.Policy{
 			"api.openai.com": {

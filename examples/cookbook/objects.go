@@ -4,6 +4,8 @@
 package cookbook
 
 import (
+	"errors"
+	"fmt"
 	"net/http"
 
 	"github.com/retrip/retrip"
@@ -11,14 +13,22 @@ import (
 
 // ObjectStore returns a client for S3 or a similar object store. sign signs a
 // request in place, and each attempt anew: a signature is valid for only a
-// quarter of an hour.
+// quarter of an hour. AttemptTimeout would bound the upload, too: give base a
+// ResponseHeaderTimeout, and each request a context.
 func ObjectStore(base http.RoundTripper, sign func(*http.Request) error) *http.Client {
 	return &http.Client{Transport: &retrip.Transport{
 		Base: Signed{Base: base, Sign: sign},
 		// To slow clients down, S3 answers 503 without saying for how long.
-		Policy: retrip.Policy{MaxAttempts: 6},
+		Policy: retrip.Policy{MaxAttempts: 6, Classify: func(_ *http.Request, _ *http.Response, err error) retrip.Verdict {
+			if errors.Is(err, errUnsigned) {
+				return retrip.Final
+			}
+			return retrip.ByRule
+		}},
 	}}
 }
+
+var errUnsigned = errors.New("can't sign the request")
 
 // Signed signs each request that it sends, through http.DefaultTransport if Base is nil.
 type Signed struct {
@@ -33,7 +43,7 @@ func (s Signed) RoundTrip(req *http.Request) (*http.Response, error) {
 		if req.Body != nil {
 			req.Body.Close()
 		}
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errUnsigned, err)
 	}
 	if s.Base == nil {
 		return http.DefaultTransport.RoundTrip(signed)

@@ -14,11 +14,20 @@ import (
 )
 
 // Payments returns a client for Stripe, or for another API that accepts an
-// Idempotency-Key.
+// Idempotency-Key. While the first attempt is still being processed, although it
+// has timed out, the API answers 409 to its key: this is no refusal, and the money
+// may move. If even the last answer is such a 409, ask later, with the same key.
 func Payments(base http.RoundTripper) *http.Client {
 	return &http.Client{Transport: &retrip.Transport{
-		Base:   base,
-		Policy: retrip.Policy{Dialects: []string{"stripe"}, AttemptTimeout: 30 * time.Second},
+		Base: base,
+		Policy: retrip.Policy{
+			Dialects:       []string{"stripe"},
+			RetryOn:        []int{409},
+			MaxAttempts:    6, // with waits of at least 1, 2, 4, 8 and 8 s
+			Backoff:        retrip.Backoff{Base: 2 * time.Second, Cap: 16 * time.Second, Jitter: retrip.EqualJitter},
+			AttemptTimeout: 30 * time.Second,
+			Deadline:       4 * time.Minute,
+		},
 	}}
 }
 

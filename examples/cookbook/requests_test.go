@@ -4,9 +4,13 @@
 package cookbook
 
 import (
+	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,87 +20,124 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
-// Ten jobs take four polls each. Polls are no failures: they cost no tokens.
+// A service says when to ask again: later than MaxWait would allow by default, or so often
+// that four attempts, or two hundred, are soon used up. Polls are no failures.
 func TestPoll(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
-			switch {
-			case n > 40:
-				answer(w, 202, "pending")
-			case n%4 == 1:
-				answer(w, 202, "pending", "Retry-After", "20")
-			case n%4 != 0:
-				answer(w, 202, "pending")
-			default:
-				answer(w, 200, "done")
-			}
+	for name, tt := range map[string]struct {
+		method     string
+		pending    []string // headers of the 202s
+		polls      int      // that many 202s; 0: for ever
+		status     int
+		from, till time.Duration
+	}{
+		"asks for two minutes":      {"GET", []string{"Retry-After", "120"}, 3, 200, 6 * time.Minute, 9 * time.Minute},
+		"asks for a second":         {"GET", []string{"Retry-After", "1"}, 0, 202, 594 * time.Second, 10 * time.Minute},
+		"never ends":                {"GET", nil, 0, 202, 594 * time.Second, 10 * time.Minute},
+		"accepts a DELETE":          {"DELETE", nil, 0, 202, 0, 0},
+		"has a day":                 {"GET", []string{"Retry-After", "86400"}, 0, 202, 0, 0},
+		"fails, and hangs, between": {"GET", nil, 8, 200, 40 * time.Second, 90 * time.Second},
+	} {
+		testenv.Bubble(t, name, func(t *testing.T) {
+			a := newAPI(t, func(n int, w http.ResponseWriter, r *http.Request) {
+				switch fails := tt.polls == 8; {
+				case fails && n == 3:
+					answer(w, 503, "")
+				case fails && n == 6:
+					<-r.Context().Done()
+				case tt.polls == 0 || n <= tt.polls:
+					answer(w, 202, "pending", tt.pending...)
+				default:
+					answer(w, 200, "done")
+				}
+			})
+			client, began := Poll(a.base()), time.Now()
+			resp, _ := do(t, client, play.MustRequest(t, tt.method, "http://jobs.internal/7", nil))
+			assert.Equal(t, tt.status, resp.StatusCode)
+			assert.GreaterOrEqual(t, time.Since(began), tt.from)
+			assert.LessOrEqual(t, time.Since(began), tt.till)
+			state, err := client.Transport.(*retrip.Transport).HostState("jobs.internal:80")
+			require.NoError(t, err)
+			assert.Equal(t, state.Size, state.Tokens)
 		})
-		client := Poll(a.base())
-		for range 10 {
-			resp, body := get(t, client, "http://jobs.internal/7")
-			assert.Equal(t, 200, resp.StatusCode)
-			assert.Equal(t, "done", body)
-		}
-		assert.GreaterOrEqual(t, a.gap(1), 20*time.Second)
-		assert.InDelta(t, 3.75, a.gap(2).Seconds(), 1.3)
-		state, err := client.Transport.(*retrip.Transport).HostState("jobs.internal:80")
-		require.NoError(t, err)
-		assert.Equal(t, state.Size, state.Tokens)
-
-		began := time.Now()
-		resp, _ := get(t, client, "http://jobs.internal/8")
-		assert.Equal(t, 202, resp.StatusCode, "the job takes too long")
-		assert.InDelta(t, 600, time.Since(began).Seconds(), 6)
-	})
+	}
 }
 
-// A new cluster has no names for some time: a POST isn't lost.
+// A new cluster has no names for some time, and some names never come: a POST isn't lost,
+// and never sent twice.
 func TestNoSuchHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		missing := play.Err(&net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", IsNotFound: true}})
-		for _, classify := range []func(*http.Request, *http.Response, error) retrip.Verdict{NoSuchHost, nil} {
-			base := play.Base(missing, missing, play.Reply(200))
-			client := &http.Client{Transport: &retrip.Transport{Base: base, Policy: retrip.Policy{Classify: classify}}}
+		broken := play.Err(&net.OpError{Op: "read", Err: syscall.ECONNRESET})
+		for _, tt := range []struct {
+			base     *play.Script
+			attempts int
+			fails    string
+		}{
+			{play.Base(missing, missing, play.Reply(200)), 3, ""},
+			{play.Keep(missing), 4, "no such host"},
+			{play.Base(missing, broken), 2, "connection reset"},
+		} {
+			client := &http.Client{Transport: &retrip.Transport{Base: tt.base, Policy: retrip.Policy{Classify: NoSuchHost}}}
 			resp, err := client.Post("http://orders.internal/", "text/plain", strings.NewReader("order"))
-			if classify == nil {
-				assert.ErrorContains(t, err, "no such host")
-				assert.Equal(t, 1, base.Attempts())
+			assert.Equal(t, tt.attempts, tt.base.Attempts())
+			if tt.fails != "" {
+				assert.ErrorContains(t, err, tt.fails)
 				continue
 			}
 			require.NoError(t, err)
 			play.Finish(t, resp)
-			assert.Equal(t, 3, base.Attempts())
 		}
 	})
 }
 
+// Statuses alternate, requests run at once, and the policy hedges.
 func TestPerStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for status, attempts := range map[int]int{500: 1, 503: 3, 502: 4} {
-			base := play.Keep(play.Reply(status))
-			client := &http.Client{Transport: PerStatus{&retrip.Transport{Base: base}, map[int]int{500: 1, 503: 3}}}
-			resp, _ := get(t, client, "http://shop.internal/")
-			assert.Equal(t, status, resp.StatusCode)
-			assert.Equal(t, attempts, base.Attempts(), status)
-			client.CloseIdleConnections()
-			assert.Equal(t, 1, base.Idle)
+		for _, tt := range []struct {
+			statuses []int
+			attempts int
+		}{{[]int{500}, 1}, {[]int{503, 503, 503}, 3}, {[]int{502, 503, 502, 503}, 4}, {[]int{503, 500}, 2}, {[]int{503, 503, 200}, 3}} {
+			client := &http.Client{Transport: PerStatus{&retrip.Transport{Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+				n, _ := strconv.Atoi(req.Header.Get("Attempt"))
+				time.Sleep(time.Second)
+				return respond(req, tt.statuses[max(n, 1)-1])
+			}), Policy: retrip.Policy{RetryHeader: "Attempt", Budget: retrip.Off, Hedge: 0.2}}, map[int]int{500: 1, 503: 3}}}
+			var done sync.WaitGroup
+			for range 50 {
+				done.Go(func() {
+					attempts := 0
+					ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(e retrip.Event) { attempts = e.Attempt }})
+					resp, _ := do(t, client, play.MustRequest(t, http.MethodGet, "http://shop.internal/", nil).WithContext(ctx))
+					assert.Equal(t, tt.statuses[tt.attempts-1], resp.StatusCode)
+					assert.Equal(t, tt.attempts, attempts)
+				})
+			}
+			done.Wait()
 		}
 	})
 }
 
 func TestByRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for path, attempts := range map[string]int{"/reports/7": 2, "/reportss": 4} {
+		for url, attempts := range map[string]int{
+			"shop.internal/reports/7": 2, "SHOP.internal:80/reports/7": 2, "shop.internal/%72eports/7": 2,
+			"shop.internal/reports/slow/7": 3, "shop.internal/reportss": 4, "shop.internal/": 4, "other.internal/reports/7": 4,
+		} {
 			base := play.Keep(play.Reply(503))
-			routes := ByRoute{&retrip.Transport{Base: base}, []Route{{"/reports/", retrip.Policy{MaxAttempts: 2}}}}
-			get(t, &http.Client{Transport: routes}, "http://shop.internal"+path)
-			assert.Equal(t, attempts, base.Attempts(), path)
+			routes := ByRoute{&retrip.Transport{Base: base}, []Route{
+				{"shop.internal/reports/slow/", retrip.Policy{MaxAttempts: 3}},
+				{"shop.internal/reports/", retrip.Policy{MaxAttempts: 2}},
+			}}
+			get(t, &http.Client{Transport: routes}, "http://"+url)
+			assert.Equal(t, attempts, base.Attempts(), url)
 		}
 	})
 }
 
+// Documents hide mutations, and each attempt has the whole document.
 func TestGraphQL_RepeatsReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for body, attempts := range map[string]int{
@@ -105,13 +146,18 @@ func TestGraphQL_RepeatsReads(t *testing.T) {
 			`{"query": "mutation { pay }"}`:                                          1,
 			`{"query": "query A { me }\nmutation B { pay }", "operationName": "B"}`:  1,
 			`{"query": "\u006dutation { pay }"}`:                                     1,
+			`{"query": "mutation { pay }", "Query": "{ me }"}`:                       1,
+			`{"query": "{ me }"}{"query": "mutation { pay }"}`:                       1,
 			`{"extensions": {"persistedQuery": {"sha256Hash": "00"}}}`:               1,
 			`[{"query": "mutation { pay }"}]`:                                        1,
 			`query { me }`:                                                           1,
 		} {
-			base := play.Keep(play.Reply(503))
-			post(t, GraphQL(base), "http://graph.internal/", body)
-			assert.Equal(t, attempts, base.Attempts(), body)
+			a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) { answer(w, 503, "") })
+			post(t, GraphQL(a.base()), "http://graph.internal/", body)
+			assert.Len(t, a.requests(), attempts, body)
+			for _, r := range a.requests() {
+				assert.Equal(t, body, r.body)
+			}
 		}
 		base := play.Keep(play.Reply(503))
 		get(t, GraphQL(base), "http://graph.internal/?query={me}")
@@ -119,27 +165,45 @@ func TestGraphQL_RepeatsReads(t *testing.T) {
 	})
 }
 
+// The code comes in two parts, or too late, before a long body that the caller gets whole.
 func TestCodeInBody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const says = `{"__type":"com.amazon.coral.availability#ThrottlingException","message":"Rate exceeded"}`
-		for status, body := range map[int]string{400: says, 403: says, 404: "{}"} {
+	const says = `{"__type":"com.amazon.coral.availability#ThrottlingException","message":"Rate exceeded"}`
+	rest := strings.Repeat(" ", 100_000)
+	for name, tt := range map[string]struct {
+		status int
+		parts  []string
+		sends  int
+	}{
+		"in two parts":   {400, []string{says[:50], says[50:] + rest}, 2},
+		"another status": {403, []string{says}, 1},
+		"another code":   {400, []string{"{}" + rest}, 1},
+		"too late":       {400, []string{rest + says}, 1},
+		"no body":        {400, nil, 1},
+	} {
+		testenv.Bubble(t, name, func(t *testing.T) {
 			a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
-				if n == 1 {
-					answer(w, status, body)
+				if n == 2 {
+					return
+				}
+				w.WriteHeader(tt.status)
+				for _, part := range tt.parts {
+					io.WriteString(w, part)
+					w.(http.Flusher).Flush()
+					time.Sleep(50 * time.Millisecond)
 				}
 			})
 			client := &http.Client{Transport: &retrip.Transport{Base: a.base(), Policy: retrip.Policy{
 				Classify: CodeInBody(400, "ThrottlingException", retrip.Throttled), Backoff: retrip.Backoff{Jitter: retrip.NoJitter},
 			}}}
-			post(t, client, "http://dynamodb.internal/", "{}")
-			if status == 400 {
-				assert.Len(t, a.requests(), 2)
+			_, body := post(t, client, "http://dynamodb.internal/", "{}")
+			require.Len(t, a.requests(), tt.sends)
+			if tt.sends == 2 {
 				assert.GreaterOrEqual(t, a.gap(1), time.Second, "as after a 429")
 			} else {
-				assert.Len(t, a.requests(), 1)
+				assert.Equal(t, strings.Join(tt.parts, ""), body)
 			}
-		}
-	})
+		})
+	}
 }
 
 func TestWaitIn(t *testing.T) {
@@ -153,6 +217,7 @@ func TestWaitIn(t *testing.T) {
 		attempts int
 	}{
 		"in the body":                    {telegram, 429, `{"parameters":{"retry_after":11.2}}`, nil, 11200 * time.Millisecond, 2},
+		"in a long body":                 {telegram, 429, strings.Repeat(" ", 20_000) + `{"retry_after":12}`, nil, 12 * time.Second, 2},
 		"with a unit of the service":     {WaitIn(503, "", `"retryDelay": *"([0-9.]+s)"`, ""), 503, `{"details":[{"retryDelay":"17s"}]}`, nil, 17 * time.Second, 2},
 		"in a sentence":                  {WaitIn(429, "", `try after ([^ ]+Z)`, ""), 429, "Please try after 2000-01-01T00:00:20.5Z.", nil, 20500 * time.Millisecond, 2},
 		"more than anyone waits":         {telegram, 429, `{"retry_after":86400}`, nil, 0, 1},
@@ -186,11 +251,14 @@ func TestWaitIn(t *testing.T) {
 
 func TestIgnoreRetryAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for host, attempts := range map[string]int{"old.internal": 4, "new.internal": 1} {
-			base := play.Keep(play.Reply(503, "Retry-After: 86400"))
-			client := &http.Client{Transport: &retrip.Transport{Base: Edited{base, IgnoreRetryAfter("old.internal")}}}
-			get(t, client, "http://"+host+"/")
-			assert.Equal(t, attempts, base.Attempts(), host)
+		for host, attempts := range map[string]int{"old.internal": 4, "OLD.internal:80": 4, "new.internal": 1, "new.internal/old.internal": 1} {
+			a := newAPI(t, func(_ int, w http.ResponseWriter, r *http.Request) {
+				w.Header()["Retry-After"] = []string{"86400", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat)}
+				answer(w, 503, "")
+			})
+			client := &http.Client{Transport: &retrip.Transport{Base: Edited{a.base(), IgnoreRetryAfter("old.internal")}}}
+			get(t, client, "http://"+host)
+			assert.Len(t, a.requests(), attempts, host)
 		}
 	})
 }

@@ -6,6 +6,7 @@ package cookbook
 import (
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/retrip/retrip"
 )
@@ -22,8 +23,8 @@ type Routes struct {
 func NewRoutes(base http.RoundTripper, prefix string) *http.Client {
 	return &http.Client{Transport: Routes{
 		Prefix: prefix,
-		Apart:  &retrip.Transport{Base: base, Policy: retrip.Policy{MaxAttempts: 2}},
-		Rest:   &retrip.Transport{Base: base},
+		Apart:  &retrip.Transport{Base: base, Policy: retrip.Policy{MaxAttempts: 2, AttemptTimeout: 2 * time.Second, Deadline: 5 * time.Second}},
+		Rest:   &retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: 2 * time.Second, Deadline: 10 * time.Second}},
 	}}
 }
 

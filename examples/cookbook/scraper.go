@@ -19,6 +19,7 @@ func Scraper(base http.RoundTripper) *http.Client {
 		Policy: retrip.Policy{
 			MaxAttempts:    3,
 			AttemptTimeout: 20 * time.Second,
+			Deadline:       5 * time.Minute,
 			MaxWait:        2 * time.Minute,
 			Gate:           retrip.Gate{Enabled: retrip.On},
 			Breaker:        retrip.Breaker{MinVolume: 5, OpenFor: time.Minute},

@@ -5,6 +5,7 @@ package cookbook
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/retrip/retrip"
 )
@@ -23,6 +24,9 @@ func NewClient(base string, rt http.RoundTripper) *Client {
 		Policy: retrip.Policy{
 			MaxAttempts: 3,
 			Unprocessed: []int{429}, // this API checks the limit before anything else
+
+			AttemptTimeout: 5 * time.Second,
+			Deadline:       20 * time.Second,
 		},
 	}}}
 }

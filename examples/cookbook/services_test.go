@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -107,8 +108,12 @@ func TestGitHub_ThePrimaryLimitIsWaitedForAndThenItSucceeds(t *testing.T) {
 		testenv.Bubble(t, strconv.Itoa(status), func(t *testing.T) {
 			toPresentTimes()
 			reset := time.Now().Add(42 * time.Minute)
-			a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) {
-				if time.Now().Before(reset) {
+			a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+				if n == 2 { // others have used up the next hour's quota
+					assert.False(t, time.Now().Before(reset), "none is too early")
+					reset = time.Now().Add(64 * time.Minute)
+				}
+				if n < 3 {
 					answer(w, status, `{"message":"API rate limit exceeded for user ID 1."}`, "X-RateLimit-Limit", "5000",
 						"X-RateLimit-Remaining", "0", "X-RateLimit-Reset", strconv.FormatInt(reset.Unix(), 10))
 					return
@@ -118,7 +123,8 @@ func TestGitHub_ThePrimaryLimitIsWaitedForAndThenItSucceeds(t *testing.T) {
 			resp, body := get(t, GitHub(a.base()), "https://api.github.com/user")
 			assert.Equal(t, 200, resp.StatusCode)
 			assert.Contains(t, body, "octocat")
-			assert.Len(t, a.requests(), 2, "none is too early")
+			assert.False(t, time.Now().Before(reset))
+			assert.Len(t, a.requests(), 3)
 		})
 	}
 }
@@ -126,17 +132,20 @@ func TestGitHub_ThePrimaryLimitIsWaitedForAndThenItSucceeds(t *testing.T) {
 func TestGitHub_ASecondaryLimitIsGivenAMinuteAndThenMore(t *testing.T) {
 	for name, tt := range map[string]struct {
 		method string
+		status int
 		header []string
 	}{
-		"GET":                   {http.MethodGet, nil},
-		"POST":                  {http.MethodPost, nil},
-		"GET, with Retry-After": {http.MethodGet, []string{"Retry-After", "60"}},
+		"GET":                   {http.MethodGet, 429, nil},
+		"POST":                  {http.MethodPost, 429, nil},
+		"GET, with Retry-After": {http.MethodGet, 429, []string{"Retry-After", "60"}},
+		"GET, as a 403":         {http.MethodGet, 403, nil},
+		"POST, as a 403":        {http.MethodPost, 403, nil},
 	} {
 		testenv.Bubble(t, name, func(t *testing.T) {
 			toPresentTimes()
 			a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
 				if n < 5 {
-					answer(w, 429, `{"message":"You have exceeded a secondary rate limit."}`, append(tt.header, "X-RateLimit-Remaining", "4711")...)
+					answer(w, tt.status, `{"message":"You have exceeded a secondary rate limit."}`, append(tt.header, "X-RateLimit-Remaining", "4711")...)
 				}
 			})
 			req := play.MustRequest(t, tt.method, "https://api.github.com/repos/o/r/issues", nil)
@@ -161,53 +170,45 @@ func TestGitHub_AForbiddenIsNoLimit(t *testing.T) {
 	})
 }
 
-// TestCharge_OneChargeHoweverOftenItIsSent uses a server that charges, and then
-// loses the connection before it answers.
+// The charge goes on after its connection has broken or its attempt has timed out, and until
+// it is made, the key is refused as "in progress".
 func TestCharge_OneChargeHoweverOftenItIsSent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		charges := map[string]string{}
-		a := newAPI(t, func(n int, w http.ResponseWriter, r *http.Request) {
-			key := r.Header.Get("Idempotency-Key")
-			if charges[key] == "" {
-				charges[key] = fmt.Sprintf(`{"id":"pi_%d"}`, len(charges)+1)
-			} else {
-				w.Header().Set("Idempotent-Replayed", "true")
-			}
-			if n == 1 {
-				panic(http.ErrAbortHandler)
-			}
-			answer(w, 200, charges[key])
-		})
-		resp, err := Charge(t.Context(), Payments(a.base()), "order-1", url.Values{"amount": {"2000"}})
-		require.NoError(t, err)
-		body, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
-		assert.JSONEq(t, `{"id":"pi_1"}`, string(body))
-		assert.Len(t, charges, 1)
-		require.Len(t, a.requests(), 2)
-		assert.Equal(t, "amount=2000", a.requests()[1].body)
-	})
-}
-
-func TestCharge_AnAttemptThatHangsIsRepeated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAPI(t, func(n int, _ http.ResponseWriter, r *http.Request) {
-			if n == 1 {
-				<-r.Context().Done()
+	for name, takes := range map[string]time.Duration{"the connection breaks": 0, "it takes 20 s": 20 * time.Second, "it takes 50 s": 50 * time.Second} {
+		testenv.Bubble(t, name, func(t *testing.T) {
+			var mu sync.Mutex
+			ready := map[string]time.Time{}
+			a := newAPI(t, func(n int, w http.ResponseWriter, r *http.Request) {
+				mu.Lock()
+				key := r.Header.Get("Idempotency-Key")
+				at, again := ready[key]
+				if !again {
+					ready[key] = time.Now().Add(takes)
+				}
+				mu.Unlock()
+				switch {
+				case !again && takes == 0:
+					panic(http.ErrAbortHandler)
+				case !again:
+					time.Sleep(takes)
+				case time.Now().Before(at):
+					answer(w, 409, `{"error":{"message":"a request with this key is in progress"}}`)
+					return
+				}
+				answer(w, 200, `{"id":"pi_1"}`)
+			})
+			resp, err := Charge(t.Context(), Payments(a.base()), "order-1", url.Values{"amount": {"2000"}})
+			require.NoError(t, err)
+			assert.JSONEq(t, `{"id":"pi_1"}`, play.Finish(t, resp))
+			assert.Len(t, ready, 1)
+			for _, r := range a.requests() {
+				assert.Equal(t, "amount=2000", r.body)
 			}
 		})
-		start := time.Now()
-		resp, err := Charge(t.Context(), Payments(a.base()), "order-1", nil)
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
-		assert.Less(t, time.Since(start), 31*time.Second)
-		assert.Len(t, a.requests(), 2)
-	})
+	}
 }
 
 func TestCharge_StripesWord(t *testing.T) {
-	for word, sends := range map[string]int{"true": 4, "false": 1} {
+	for word, sends := range map[string]int{"true": 6, "false": 1} {
 		testenv.Bubble(t, word, func(t *testing.T) {
 			a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) {
 				answer(w, 409, `{"error":{"code":"lock_timeout"}}`, "Stripe-Should-Retry", word)
@@ -221,31 +222,31 @@ func TestCharge_StripesWord(t *testing.T) {
 	}
 }
 
+// Slack refuses again after the first pause, and a later pause is too long.
 func TestSlack_OthersWaitToo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		refused := 0
-		a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) {
-			if time.Since(began) < 30*time.Second {
-				refused++
-				answer(w, 429, `{"ok":false,"error":"ratelimited"}`, "Retry-After", strconv.Itoa(int((31*time.Second-time.Since(began))/time.Second)))
+		a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+			if n < 3 || n > 12 {
+				answer(w, 429, `{"ok":false,"error":"ratelimited"}`, "Retry-After", []string{"30", "3600"}[n/13])
 				return
 			}
 			answer(w, 200, `{"ok":true}`)
 		})
 		client := Slack(a.base())
-		done := make(chan string)
+		var done sync.WaitGroup
 		for i := range 10 {
-			go func() {
+			done.Go(func() {
 				time.Sleep(time.Duration(i) * time.Second)
 				_, body := post(t, client, "https://slack.com/api/chat.postMessage", `{"text":"hello"}`)
-				done <- body
-			}()
+				assert.Contains(t, body, `"ok":true`)
+			})
 		}
-		for range 10 {
-			assert.Contains(t, <-done, `"ok":true`)
-		}
-		assert.Equal(t, 1, refused, "later requests know the pause")
+		done.Wait()
+		assert.Len(t, a.requests(), 12, "of ten messages, two were refused: later ones know the pause")
+		began := time.Now()
+		resp, _ := post(t, client, "https://slack.com/api/chat.postMessage", `{"text":"hello"}`)
+		assert.Equal(t, 429, resp.StatusCode)
+		assert.Less(t, time.Since(began), time.Minute)
 	})
 }
 
@@ -323,19 +324,6 @@ func TestObjectStore_SignsEachAttempt(t *testing.T) {
 	})
 }
 
-func TestSigned_LeavesTheRequestAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAPI(t, func(int, http.ResponseWriter, *http.Request) {})
-		req := play.MustRequest(t, http.MethodGet, "https://bucket.s3.amazonaws.com/key", nil)
-		do(t, ObjectStore(a.base(), func(req *http.Request) error {
-			req.Header.Set("X-Amz-Date", "20000101T000000Z")
-			return nil
-		}), req)
-		assert.NotEmpty(t, a.requests()[0].header.Get("X-Amz-Date"))
-		assert.Empty(t, req.Header)
-	})
-}
-
 func TestObjectStore_WithoutABase(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
@@ -344,13 +332,32 @@ func TestObjectStore_WithoutABase(t *testing.T) {
 	assert.NoError(t, resp.Body.Close())
 }
 
-func TestObjectStore_WhatCantBeSignedIsNotSent(t *testing.T) {
+// Credentials that are wrong once are wrong four times, and ten requests sign at once.
+func TestObjectStore_Credentials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := newAPI(t, func(int, http.ResponseWriter, *http.Request) {})
-		client := ObjectStore(a.base(), func(*http.Request) error { return errors.New("no credentials") })
-		_, err := client.Get("https://bucket.s3.amazonaws.com/key")
+		a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
+			if n%3 == 0 {
+				answer(w, 503, "")
+			}
+		})
+		var asked atomic.Int32
+		wrong := ObjectStore(a.base(), func(*http.Request) error { asked.Add(1); return errors.New("no credentials") })
+		_, err := wrong.Get("https://bucket.s3.amazonaws.com/key")
 		require.ErrorContains(t, err, "no credentials")
+		assert.EqualValues(t, 1, asked.Load())
 		assert.Empty(t, a.requests())
+
+		client := ObjectStore(a.base(), func(req *http.Request) error { req.Header.Set("X-Amz-Date", time.Now().String()); return nil })
+		var done sync.WaitGroup
+		for range 10 {
+			done.Go(func() {
+				req := play.MustRequest(t, http.MethodGet, "https://bucket.s3.amazonaws.com/key", nil)
+				resp, _ := do(t, client, req)
+				assert.Equal(t, 200, resp.StatusCode)
+				assert.Empty(t, req.Header)
+			})
+		}
+		done.Wait()
 	})
 }
 

@@ -20,6 +20,9 @@ func Slack(base http.RoundTripper) *http.Client {
 			Unprocessed: []int{429},
 			Gate:        retrip.Gate{Enabled: retrip.On},
 			MaxWait:     time.Minute,
+
+			AttemptTimeout: 10 * time.Second,
+			Deadline:       5 * time.Minute,
 		},
 	}}
 }

@@ -22,6 +22,7 @@ func Webhooks(signer http.RoundTripper) *http.Client {
 		Transport: &retrip.Transport{Base: signer, Policy: retrip.Policy{
 			MaxAttempts:    2,
 			AttemptTimeout: 20 * time.Second,
+			Deadline:       45 * time.Second,
 			MaxWait:        5 * time.Second,
 			Idempotent:     func(*http.Request) bool { return true }, // receivers know the id of a repeated message
 		}},
