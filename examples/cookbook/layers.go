@@ -4,7 +4,6 @@
 package cookbook
 
 import (
-	"log/slog"
 	"net/http"
 	"time"
 
@@ -18,14 +17,4 @@ import (
 func Traced(base http.RoundTripper, config retripotel.Config) *http.Client {
 	policy := retrip.Policy{AttemptTimeout: 5 * time.Second, Deadline: 25 * time.Second}
 	return &http.Client{Transport: retripotel.New(&retrip.Transport{Base: base, Policy: policy}, config)}
-}
-
-// Logged returns a client that logs each retry at level Warn. At level Debug, the
-// Transport's own Logger does.
-func Logged(base http.RoundTripper, log *slog.Logger) *http.Client {
-	policy := retrip.Policy{AttemptTimeout: 5 * time.Second, Deadline: 25 * time.Second}
-	return &http.Client{Transport: &retrip.Transport{Base: base, Policy: policy, Trace: &retrip.Trace{Retry: func(e retrip.Event) {
-		log.WarnContext(e.Request.Context(), "retry", "url", e.URL(), "attempt", e.Attempt,
-			"reason", e.Reason, "status", e.StatusCode, "wait", e.Wait)
-	}}}}
 }

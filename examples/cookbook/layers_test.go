@@ -6,11 +6,9 @@ package cookbook
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/assert"
@@ -157,12 +155,17 @@ func TestConnect_WhatIsRepeated(t *testing.T) {
 		"a write that is unavailable":           {"Write", connect.CodeUnavailable, nil, 1, connect.CodeUnavailable},
 		"a write that is refused":               {"Write", connect.CodeResourceExhausted, nil, 2, 0},
 		"a write by Connect's GET":              {"Write", connect.CodeUnavailable, []connect.ClientOption{connect.WithHTTPGet()}, 2, 0},
+		"a read whose connection breaks":        {"Read", 0, nil, 2, 0},
+		"a write whose connection breaks":       {"Write", 0, nil, 1, connect.CodeInternal},
 		"a read that is wrong":                  {"Read", connect.CodeInvalidArgument, nil, 1, connect.CodeInvalidArgument},
 		"gRPC hides its status in the trailers": {"Read", connect.CodeUnavailable, []connect.ClientOption{connect.WithGRPC()}, 1, connect.CodeUnavailable},
 		"and gRPC-Web in the body":              {"Read", connect.CodeUnavailable, []connect.ClientOption{connect.WithGRPCWeb()}, 1, connect.CodeUnavailable},
 	} {
 		testenv.Bubble(t, name, func(t *testing.T) {
 			server, calls := newGreeter(t, func(n int) error {
+				if n == 1 && tt.code == 0 {
+					panic(http.ErrAbortHandler)
+				}
 				if n == 1 {
 					return connect.NewError(tt.code, fmt.Errorf("attempt %d", n))
 				}
@@ -181,19 +184,4 @@ func TestConnect_WhatIsRepeated(t *testing.T) {
 			assert.Equal(t, "hello Ada", answer.Msg.Value)
 		})
 	}
-}
-
-// A URL holds a password and a token, and the second attempt fails in another way.
-func TestLogged(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
-			if n < 3 {
-				answer(w, []int{503, 429}[n-1], "", "Retry-After", "1")
-			}
-		})
-		var log strings.Builder
-		get(t, Logged(a.base(), slog.New(slog.NewTextHandler(&log, nil))), "https://me:secret@api.example.com/items?token=secret#secret")
-		const line = `\S+ level=WARN msg=retry url=https://api.example.com/items `
-		assert.Regexp(t, `^`+line+`attempt=1 reason=server_error status=503 wait=1\S+s\n`+line+`attempt=2 reason=throttled status=429 wait=1\S+s\n$`, log.String())
-	})
 }

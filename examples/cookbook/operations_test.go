@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -30,15 +31,19 @@ func respond(req *http.Request, status int) (*http.Response, error) {
 	return &http.Response{StatusCode: status, Header: http.Header{}, Body: http.NoBody, Request: req}, nil
 }
 
-// restarting is a service that refuses connections and then answers 503, for as
-// long each.
-func restarting(from time.Time, each time.Duration, attempts *atomic.Int64) http.RoundTripper {
+// restarting is a service that refuses connections for a time, and then answers 503,
+// and does the same again half a minute later.
+func restarting(from time.Time, refuses, busy time.Duration, attempts *atomic.Int64) http.RoundTripper {
 	return testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 		attempts.Add(1)
-		switch since := time.Since(from); {
-		case since < 0 || since >= 2*each:
+		since := time.Since(from)
+		if since >= 30*time.Second && busy < time.Hour {
+			since -= 30 * time.Second
+		}
+		switch {
+		case since < 0 || since >= refuses+busy:
 			return respond(req, 200)
-		case since < each:
+		case since < refuses:
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 		default:
 			return respond(req, 503)
@@ -74,20 +79,21 @@ func load(t *testing.T, client *http.Client, method string, rate int, lasts time
 }
 
 func TestDeploy_LosesNoRequest(t *testing.T) {
+	const second = time.Second
 	for _, rate := range []int{1, 20, 200} {
-		t.Run(strconv.Itoa(rate), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+		for _, away := range [][2]time.Duration{{3 * second / 2, 3 * second / 2}, {3 * second, 0}, {0, 3 * second}} {
+			testenv.Bubble(t, fmt.Sprint(rate, away), func(t *testing.T) {
 				var attempts atomic.Int64
-				base := restarting(time.Now().Add(5*time.Second), 1500*time.Millisecond, &attempts)
-				assert.Zero(t, load(t, Deploy(base, float64(rate)), http.MethodGet, rate, 15*time.Second))
-				assert.Less(t, attempts.Load(), int64(15*rate+6*3*rate))
+				base := restarting(time.Now().Add(5*second), away[0], away[1], &attempts)
+				assert.Zero(t, load(t, Deploy(base, float64(rate)), http.MethodGet, rate, 45*second))
+				assert.Less(t, attempts.Load(), int64(45*rate+2*6*3*rate))
 			})
-			synctest.Test(t, func(t *testing.T) {
-				var attempts atomic.Int64
-				base := restarting(time.Now().Add(5*time.Second), 1500*time.Millisecond, &attempts)
-				lost := load(t, &http.Client{Transport: &retrip.Transport{Base: base}}, http.MethodGet, rate, 15*time.Second)
-				assert.EqualValues(t, 3*rate, lost, "with the default policy: all of the restart, as docs/cookbook.md says")
-			})
+		}
+		synctest.Test(t, func(t *testing.T) {
+			var attempts atomic.Int64
+			base := restarting(time.Now().Add(5*second), 3*second/2, 3*second/2, &attempts)
+			lost := load(t, &http.Client{Transport: &retrip.Transport{Base: base}}, http.MethodGet, rate, 15*second)
+			assert.EqualValues(t, 3*rate, lost, "with the default policy: all of the restart, as docs/cookbook.md says")
 		})
 	}
 }
@@ -96,10 +102,12 @@ func TestDeploy_LosesNoRequest(t *testing.T) {
 func TestDeploy_POST(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var attempts atomic.Int64
-		base := restarting(time.Now().Add(5*time.Second), 1500*time.Millisecond, &attempts)
-		lost := load(t, Deploy(base, 20), http.MethodPost, 20, 15*time.Second)
+		restart := func() http.RoundTripper {
+			return restarting(time.Now().Add(5*time.Second), 1500*time.Millisecond, 1500*time.Millisecond, &attempts)
+		}
+		lost := load(t, Deploy(restart(), 20), http.MethodPost, 20, 15*time.Second)
 		assert.True(t, 30 <= lost && lost <= 60, "%d lost", lost)
-		client := Deploy(restarting(time.Now().Add(5*time.Second), 1500*time.Millisecond, &attempts), 20)
+		client := Deploy(restart(), 20)
 		client.Transport.(*retrip.Transport).Policy.Unprocessed = []int{503}
 		assert.Zero(t, load(t, client, http.MethodPost, 20, 15*time.Second))
 	})
@@ -111,13 +119,13 @@ func TestDeploy_AnOutageStaysBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rate = 20
 		var attempts atomic.Int64
-		base := restarting(time.Now(), time.Hour, &attempts)
+		base := restarting(time.Now(), time.Minute/2, time.Hour, &attempts)
 		assert.EqualValues(t, rate*60, load(t, Deploy(base, rate), http.MethodGet, rate, time.Minute))
 		assert.Less(t, attempts.Load(), int64(rate*60+6*(20+2*3*rate)))
 	})
 }
 
-func TestRoutes_TheOthersKeepTheirRetries(t *testing.T) {
+func TestNewRoutes_TheOthersKeepTheirRetries(t *testing.T) {
 	lost := func(t *testing.T, below string, client func(http.RoundTripper) *http.Client) (lost int) {
 		synctest.Test(t, func(t *testing.T) {
 			orders := 0
@@ -148,23 +156,46 @@ func TestRoutes_TheOthersKeepTheirRetries(t *testing.T) {
 	}
 	assert.Zero(t, lost(t, "", single), "the first segment tells the routes apart")
 	assert.Equal(t, 100, lost(t, "/shop", single), "as docs/cookbook.md says")
-	assert.Zero(t, lost(t, "/shop", func(base http.RoundTripper) *http.Client { return NewRoutes(base, "/shop/search/") }))
+	assert.Zero(t, lost(t, "/shop", func(base http.RoundTripper) *http.Client { return NewRoutes(base, "shop.internal/shop/search/") }))
 }
 
-func TestRoutes_ClosesIdleConnections(t *testing.T) {
-	closed := &closer{}
-	NewRoutes(closed, "/search/").CloseIdleConnections()
-	assert.NotZero(t, closed.times)
-	routes := NewRoutes(nil, "/search/").Transport.(Routes)
-	assert.Empty(t, append(routes.Apart.Advice(), routes.Rest.Advice()...))
+// The health of a Consul is a 429 or a 503, and its other answers fail now and then.
+func TestHealthChecks_AreNoFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := play.Keep(func(req *http.Request) (*http.Response, error) {
+			switch health, ok := strings.CutPrefix(req.URL.Path, "/v1/agent/health/"); {
+			case ok:
+				status, err := strconv.Atoi(health)
+				if err != nil {
+					return nil, err
+				}
+				return respond(req, status)
+			case req.Header.Get("Attempt") == "":
+				return respond(req, 503)
+			default:
+				return respond(req, 200)
+			}
+		})
+		metrics := &retrip.Metrics{}
+		client := HealthChecks(&retrip.Transport{Base: base, Metrics: metrics, Policy: retrip.Policy{RetryHeader: "Attempt"}}, "consul.internal/v1/agent/health/")
+		for range 100 {
+			for _, status := range []int{429, 503, 200} {
+				resp, _ := get(t, client, "http://consul.internal:8500/v1/agent/health/"+strconv.Itoa(status))
+				assert.Equal(t, status, resp.StatusCode)
+			}
+		}
+		assert.Equal(t, 300, base.Attempts())
+		resp, _ := get(t, client, "http://consul.internal:8500/v1/kv/x")
+		assert.Equal(t, 200, resp.StatusCode)
+		_, err := client.Get("http://consul.internal:8500/v1/agent/health/wrong")
+		assert.Error(t, err)
+		client.CloseIdleConnections()
+		assert.NotZero(t, base.Idle)
+		counts := play.Gather(t, metrics)["default"]
+		assert.EqualValues(t, 1, counts["requests_total"])
+		assert.EqualValues(t, 1, counts["requests_total recovered"])
+	})
 }
-
-type closer struct {
-	http.RoundTripper
-	times int
-}
-
-func (c *closer) CloseIdleConnections() { c.times++ }
 
 // download downloads a file as docs/cookbook.md says.
 func download(ctx context.Context, client *http.Client, url string, w io.Writer) error {
@@ -182,13 +213,18 @@ func download(ctx context.Context, client *http.Client, url string, w io.Writer)
 	return err
 }
 
-// The connection of every response breaks after 300 kB, or freezes once.
+// The connection of every response breaks after 300 kB, or freezes once, and the file has no
+// tag, or changes.
 func TestDownloader_BodiesAreWhole(t *testing.T) {
 	file := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
-	for _, tag := range []string{`"v1"`, ""} {
+	for _, tag := range []string{`"v1"`, "", "changes"} {
 		synctest.Test(t, func(t *testing.T) {
 			a := newAPI(t, func(n int, w http.ResponseWriter, r *http.Request) {
-				if tag != "" {
+				switch tag {
+				case "":
+				case "changes":
+					w.Header().Set("ETag", fmt.Sprintf(`"v%d"`, 1+n/3))
+				default:
 					w.Header().Set("ETag", tag)
 				}
 				if n == 2 {
@@ -198,8 +234,8 @@ func TestDownloader_BodiesAreWhole(t *testing.T) {
 			})
 			var got bytes.Buffer
 			err := download(t.Context(), Downloader(a.base()), "http://files.internal/model.bin", &got)
-			if tag == "" {
-				assert.ErrorIs(t, err, io.ErrUnexpectedEOF, "nothing shows that the rest is of the same file")
+			if tag != `"v1"` {
+				assert.Error(t, err, "nothing shows that the rest is of the same file")
 				assert.Less(t, got.Len(), len(file))
 				return
 			}
@@ -257,6 +293,7 @@ func TestBelowMesh_AttemptsDoNotMultiply(t *testing.T) {
 	assert.Equal(t, 3*4, calls(t, func(h http.Handler) http.Handler { return h }))
 }
 
+// Headers that make no sense change nothing.
 func TestBelowMesh_PassesTheDeadlineOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		service := BelowMesh(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -267,7 +304,10 @@ func TestBelowMesh_PassesTheDeadlineOn(t *testing.T) {
 		a := newAPI(t, func(_ int, w http.ResponseWriter, r *http.Request) { service.ServeHTTP(w, r) })
 		req := play.MustRequest(t, http.MethodGet, "http://orders.internal/", nil)
 		req.Header.Set("X-Envoy-Expected-Rq-Timeout-Ms", "300")
-		resp, _ := do(t, &http.Client{Transport: a.base()}, req)
-		assert.Equal(t, 200, resp.StatusCode)
+		for _, count := range []string{"1", "-1", "two", "99999999999999999999"} {
+			req.Header.Set("X-Envoy-Attempt-Count", count)
+			resp, _ := do(t, &http.Client{Transport: a.base()}, req)
+			assert.Equal(t, 200, resp.StatusCode)
+		}
 	})
 }

@@ -11,15 +11,16 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Routes keeps one route of a host apart from the others. A Transport has one
-// budget and one breaker for each host, so a route that always fails would
-// forbid the retries of the others. A Transport of its own has state of its own.
+// Routes keeps one route of a host apart from the others.
 type Routes struct {
-	Prefix      string // of the paths of the route, such as "/search/"
-	Apart, Rest *retrip.Transport
+	Prefix      string // of host, without its port, and path, such as "shop.internal/search/"
+	Apart, Rest http.RoundTripper
 }
 
 // NewRoutes returns a client whose two Transports share the connections of base.
+// A Transport has one budget and one breaker for each host, so a route that always
+// fails may forbid the retries of the others. A Transport of its own has state of
+// its own.
 func NewRoutes(base http.RoundTripper, prefix string) *http.Client {
 	return &http.Client{Transport: Routes{
 		Prefix: prefix,
@@ -28,9 +29,16 @@ func NewRoutes(base http.RoundTripper, prefix string) *http.Client {
 	}}
 }
 
+// HealthChecks returns a client whose requests below prefix pass t by. To Vault or
+// Consul, a 429 or a 503 is the answer to "how are you?": t would retry it, and
+// count it as a failure of the host.
+func HealthChecks(t *retrip.Transport, prefix string) *http.Client {
+	return &http.Client{Transport: Routes{Prefix: prefix, Apart: t.Base, Rest: t}}
+}
+
 // RoundTrip implements http.RoundTripper.
 func (r Routes) RoundTrip(req *http.Request) (*http.Response, error) {
-	if strings.HasPrefix(req.URL.Path, r.Prefix) {
+	if strings.HasPrefix(strings.ToLower(req.URL.Hostname())+req.URL.Path, r.Prefix) {
 		return r.Apart.RoundTrip(req)
 	}
 	return r.Rest.RoundTrip(req)
@@ -38,6 +46,9 @@ func (r Routes) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // CloseIdleConnections makes http.Client.CloseIdleConnections work.
 func (r Routes) CloseIdleConnections() {
-	r.Apart.CloseIdleConnections()
-	r.Rest.CloseIdleConnections()
+	for _, rt := range []http.RoundTripper{r.Apart, r.Rest} {
+		if idle, ok := rt.(interface{ CloseIdleConnections() }); ok {
+			idle.CloseIdleConnections()
+		}
+	}
 }

@@ -4,14 +4,10 @@
 package cookbook
 
 import (
-	"context"
-	"net"
 	"net/http"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -20,25 +16,12 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-func TestWaitsThreeSeconds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		refuse := func(context.Context, string, string) (net.Conn, error) { return nil, syscall.ECONNREFUSED }
-		client := &http.Client{Transport: &retrip.Transport{
-			Base:   &http.Transport{DialContext: refuse},
-			Policy: retrip.Policy{MaxAttempts: 3, Backoff: retrip.Backoff{Base: time.Second, Jitter: retrip.NoJitter}},
-		}}
-		start := time.Now()
-		_, err := client.Get("http://example.com/")
-		if waited := time.Since(start); err == nil || waited != 3*time.Second {
-			t.Errorf("%v after %s", err, waited)
-		}
-	})
-}
-
 // Of an SDK's client, a POST that the API refuses is sent again, and one that it
-// may have processed isn't.
+// may have processed isn't. A user's transport that retries, too, is named.
 func TestNewClient(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		nested := NewClient("http://api.test", &retrip.Transport{}).http.Transport.(*retrip.Transport)
+		assert.NotEmpty(t, nested.Advice())
 		for _, tt := range []struct {
 			refuse []int
 			status int

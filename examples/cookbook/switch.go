@@ -12,7 +12,8 @@ import (
 
 // RetrySwitch returns a handler with which people stop all retries and hedges of t,
 // with a POST to /retries/off, and allow them again, with one to /retries/on. First
-// attempts go on. Put your authentication before it.
+// attempts go on, and so do requests with a MaxAttempts of their own, by WithPolicy.
+// Put your authentication before it.
 func RetrySwitch(t *retrip.Transport) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /retries/on", func(w http.ResponseWriter, _ *http.Request) {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -46,6 +47,11 @@ func TestRetrySwitch(t *testing.T) {
 		expect(4, 3)
 		assert.Equal(t, 200, turn(http.MethodPost, "off", "same-origin"))
 		expect(1, 1)
+		calls = 0
+		own := retrip.WithPolicy(t.Context(), retrip.Policy{MaxAttempts: 2})
+		do(t, &http.Client{Transport: tr}, play.MustRequest(t, http.MethodGet, "http://orders.internal/", nil).WithContext(own))
+		assert.Equal(t, 2, calls, "a request's own MaxAttempts counts more")
+		assert.Equal(t, 200, turn(http.MethodPost, "off", "same-origin"))
 		assert.Equal(t, 200, turn(http.MethodPost, "on", "same-origin"))
 		expect(4, 3)
 	})

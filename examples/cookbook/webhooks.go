@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 
@@ -37,17 +38,26 @@ func Webhooks(signer http.RoundTripper) *http.Client {
 func Public() *http.Transport {
 	dialer := &net.Dialer{Timeout: 10 * time.Second, Control: func(_, address string, _ syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(address)
-		if err != nil {
-			return err
+		if err == nil && !public(at.Addr().Unmap()) {
+			err = fmt.Errorf("%s is not a public address", at.Addr())
 		}
-		shared := netip.MustParsePrefix("100.64.0.0/10") // RFC 6598
-		if ip := at.Addr().Unmap(); !ip.IsGlobalUnicast() || ip.IsPrivate() || shared.Contains(ip) {
-			return fmt.Errorf("%s is not a public address", ip)
-		}
-		return nil
+		return err
 	}}
-	base := http.DefaultTransport.(*http.Transport).Clone()
-	base.Proxy = nil // a proxy would connect for us, without this check
-	base.DialContext = dialer.DialContext
-	return base
+	// No Proxy: it would connect for us, without this check.
+	return &http.Transport{DialContext: dialer.DialContext, ForceAttemptHTTP2: true, TLSHandshakeTimeout: 10 * time.Second,
+		MaxIdleConns: 100, IdleConnTimeout: 30 * time.Second, HTTP2: &http.HTTP2Config{SendPingTimeout: 30 * time.Second}}
+}
+
+// special holds the networks within those of public addresses that lead elsewhere
+// (RFC 6890). Of IPv6, these include a NAT64's, Teredo's and 6to4's, which embed the
+// private addresses of IPv4.
+var special = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"),
+	netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("240.0.0.0/4"),
+	netip.MustParsePrefix("::/3"), netip.MustParsePrefix("4000::/2"), netip.MustParsePrefix("8000::/1"),
+	netip.MustParsePrefix("2001::/23"), netip.MustParsePrefix("2002::/16"),
+}
+
+func public(ip netip.Addr) bool {
+	return ip.IsGlobalUnicast() && !ip.IsPrivate() && !slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(ip) })
 }

@@ -4,9 +4,12 @@
 package cookbook
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +28,17 @@ func (s stamp) RoundTrip(req *http.Request) (*http.Response, error) {
 	req.Header.Set("Webhook-Id", "msg_1")
 	req.Header.Set("Webhook-Timestamp", strconv.FormatInt(time.Now().Unix(), 10))
 	return s.base.RoundTrip(req)
+}
+
+func TestWebhooks_ARunEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := newAPI(t, func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+		began := time.Now()
+		_, err := Webhooks(stamp{a.base()}).Post("https://shop.example.com/hook", "application/json", strings.NewReader("{}"))
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Less(t, time.Since(began), 46*time.Second)
+		assert.Len(t, a.requests(), 2)
+	})
 }
 
 func TestWebhooks_TwoAttemptsPerRun(t *testing.T) {
@@ -54,8 +68,17 @@ func TestWebhooks_LeavesLongWaitsAndRedirectsToTheQueue(t *testing.T) {
 
 func TestPublic_DialsNoPrivateAddress(t *testing.T) {
 	client := &http.Client{Transport: Public(), Timeout: time.Minute}
-	for _, host := range []string{"127.0.0.1:1", "[::1]:1", "10.0.0.1", "192.168.0.1", "169.254.169.254", "100.64.0.1", "[::ffff:10.0.0.1]", "[fe80::1]", "0.0.0.0"} {
-		_, err := client.Get("http://" + host + "/")
+	for _, host := range []string{"127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "localhost"} {
+		_, err := client.Get("http://" + host + ":1/")
 		assert.ErrorContains(t, err, "is not a public address", host)
+	}
+	for want, all := range map[bool]string{
+		false: "10.0.0.1 192.168.0.1 172.16.0.1 169.254.169.254 100.64.0.1 0.0.0.0 0.0.0.1 240.0.0.1 255.255.255.255 198.18.0.1 192.0.0.1 224.0.0.1 " +
+			":: ::7f00:1 fe80::1 fec0::1 fd00:ec2::254 ff02::1 64:ff9b::7f00:1 64:ff9b:1::a00:1 2002:7f00:1:: 2001:0:7f00:1::",
+		true: "1.1.1.1 172.32.0.1 100.128.0.1 223.255.255.1 2606:4700:4700::1111 2a00:1450::1",
+	} {
+		for _, ip := range strings.Fields(all) {
+			assert.Equal(t, want, public(netip.MustParseAddr(ip)), ip)
+		}
 	}
 }
