@@ -394,23 +394,6 @@ func ExampleGate() {
 	// wait_too_long after 0 attempts
 }
 
-// In searches, one request in twenty may get a second attempt, if the first one takes
-// longer than nearly all others.
-func ExamplePolicy_hedge() {
-	transport := &retrip.Transport{
-		Policy: retrip.Policy{AttemptTimeout: 2 * time.Second},
-		Hosts:  map[string]retrip.Policy{"search.internal": {Hedge: 0.05}},
-		Trace:  &retrip.Trace{Hedge: func(e retrip.Event) { fmt.Println("a hedge has", e.Reason, "after", e.Wait) }},
-	}
-	for _, host := range []string{"search.internal:443", "api.example.com:443"} {
-		p, err := transport.PolicyFor(host)
-		fmt.Println(host, p.Hedge, err)
-	}
-	// Output:
-	// search.internal:443 0.05 <nil>
-	// api.example.com:443 0 <nil>
-}
-
 // At level Debug, the log has a record of each retry.
 func ExampleTransport_logger() {
 	client := &http.Client{Transport: &retrip.Transport{
