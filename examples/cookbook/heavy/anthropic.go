@@ -5,6 +5,7 @@ package heavy
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/anthropics/anthropic-sdk-go"
 	"github.com/anthropics/anthropic-sdk-go/option"
@@ -18,6 +19,9 @@ func Anthropic(base http.RoundTripper, url, key string) anthropic.Client {
 	transport := &retrip.Transport{Base: base, Policy: retrip.Policy{
 		Dialects:    []string{"anthropic"},
 		Unprocessed: []int{http.StatusTooManyRequests, 529},
+
+		AttemptTimeout: 2 * time.Minute, // the limit of the SDK's own client is lost
+		Deadline:       15 * time.Minute,
 	}}
 	return anthropic.NewClient(
 		option.WithBaseURL(url),

@@ -12,8 +12,9 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// S3 returns a client for S3. The SDK retries, and retrip does the rest:
-// metrics, timeouts of attempts, the breaker. The SDK makes three attempts. It
+// S3 returns a client for S3. The SDK retries, and retrip does the rest, such as
+// metrics. AttemptTimeout would bound uploads, too: give base a
+// ResponseHeaderTimeout. The SDK makes three attempts. It
 // is the better layer, because it signs above the transport and knows errors
 // that have no status of their own. Retries in both layers would multiply. With
 // aws.NopRetryer, all of retrip's attempts would carry the signature of the

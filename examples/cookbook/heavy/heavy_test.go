@@ -76,11 +76,13 @@ func TestOpenAI(t *testing.T) {
 }
 
 func TestOpenAI_RetriesOnce(t *testing.T) {
-	s := newService(t, 100, 429, http.Header{"Retry-After-Ms": {"1"}}, `{"error": {"message": "no"}}`, "")
-	client := OpenAI(s.Client().Transport, s.URL, "key")
-	_, err := client.Models.List(t.Context())
-	require.Error(t, err)
-	assert.Equal(t, 4, s.count(), "by retrip alone")
+	for code, sends := range map[string]int{"rate_limit_exceeded": 4, "insufficient_quota": 1} {
+		s := newService(t, 100, 429, http.Header{"Retry-After-Ms": {"1"}}, `{"error": {"message": "no", "code": "`+code+`"}}`, "")
+		client := OpenAI(s.Client().Transport, s.URL, "key")
+		_, err := client.Models.List(t.Context())
+		require.Error(t, err)
+		assert.Equal(t, sends, s.count(), "by retrip alone")
+	}
 }
 
 func TestAnthropic(t *testing.T) {

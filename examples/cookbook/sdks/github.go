@@ -5,6 +5,7 @@ package sdks
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/google/go-github/v75/github"
 
@@ -18,7 +19,7 @@ import (
 func GitHub(base http.RoundTripper) *github.Client {
 	client := github.NewClient(&http.Client{Transport: &retrip.Transport{
 		Base:   base,
-		Policy: retrip.Policy{Dialects: []string{"github"}},
+		Policy: retrip.Policy{Dialects: []string{"github"}, AttemptTimeout: 10 * time.Second, Deadline: 3 * time.Minute},
 	}})
 	client.DisableRateLimitCheck = true
 	return client

@@ -164,6 +164,45 @@ func TestVault_RetriesOnce(t *testing.T) {
 	}
 }
 
+// Creating a customer takes longer than an attempt may, and until then, Stripe refuses the key.
+func TestStripe_OneCustomerWhileInProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		s := newService(t, func(n int, w http.ResponseWriter) bool {
+			if n == 1 {
+				time.Sleep(35 * time.Second)
+			}
+			if time.Since(began) < 35*time.Second {
+				w.WriteHeader(http.StatusConflict)
+				io.WriteString(w, `{"error": {"type": "idempotency_error"}}`)
+				return true
+			}
+			return false
+		}, `{"id": "cus_1", "object": "customer"}`)
+		customer, err := Stripe(s.Transport(), s.URL, "sk_test").V1Customers.Create(t.Context(), &stripe.CustomerCreateParams{Name: stripe.String("Ada")})
+		require.NoError(t, err)
+		assert.Equal(t, "cus_1", customer.ID)
+		for _, key := range s.keys {
+			assert.Equal(t, s.keys[0], key)
+		}
+	})
+}
+
+// A query is repeated, and a snapshot isn't.
+func TestPrometheus_ASnapshotIsMadeOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t, func(_ int, w http.ResponseWriter) bool { w.WriteHeader(http.StatusServiceUnavailable); return true }, "")
+		client, err := Prometheus(s.Transport(), s.URL)
+		require.NoError(t, err)
+		_, err = client.Snapshot(t.Context(), false)
+		require.Error(t, err)
+		assert.Len(t, s.at, 1)
+		_, _, _, err = client.Query(t.Context(), "up", time.Time{})
+		require.Error(t, err)
+		assert.Len(t, s.at, 5)
+	})
+}
+
 // Both SDKs send a POST that retrip repeats: one that was refused, and one that only reads.
 func TestPOSTs_AreRepeated(t *testing.T) {
 	for name, tt := range map[string]struct {

@@ -5,6 +5,7 @@ package sdks
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/slack-go/slack"
 
@@ -16,8 +17,13 @@ import (
 // other messages wait. slack-go retries only with OptionRetry; leave it out.
 func Slack(base http.RoundTripper, url, token string) *slack.Client {
 	transport := &retrip.Transport{
-		Base:   base,
-		Policy: retrip.Policy{Unprocessed: []int{http.StatusTooManyRequests}, Gate: retrip.Gate{Enabled: retrip.On}},
+		Base: base,
+		Policy: retrip.Policy{
+			Unprocessed:    []int{http.StatusTooManyRequests},
+			Gate:           retrip.Gate{Enabled: retrip.On},
+			AttemptTimeout: 10 * time.Second,
+			Deadline:       3 * time.Minute,
+		},
 	}
 	return slack.New(token, slack.OptionAPIURL(url), slack.OptionHTTPClient(&http.Client{Transport: transport}))
 }

@@ -5,6 +5,7 @@ package sdks
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/stripe/stripe-go/v83"
 
@@ -16,8 +17,15 @@ import (
 // parameters have one. retrip adds the missing keys.
 func Stripe(base http.RoundTripper, url, key string) *stripe.Client {
 	transport := &retrip.Transport{
-		Base:   base,
-		Policy: retrip.Policy{Dialects: []string{"stripe"}, IdempotencyKey: retrip.On},
+		Base: base,
+		Policy: retrip.Policy{
+			Dialects:       []string{"stripe"},
+			IdempotencyKey: retrip.On,
+			RetryOn:        []int{http.StatusConflict}, // the first attempt is still in progress
+			Backoff:        retrip.Backoff{Base: 2 * time.Second, Cap: 16 * time.Second, Jitter: retrip.EqualJitter},
+			AttemptTimeout: 30 * time.Second,
+			Deadline:       3 * time.Minute,
+		},
 	}
 	backend := stripe.GetBackendWithConfig(stripe.APIBackend, &stripe.BackendConfig{
 		URL:               stripe.String(url),

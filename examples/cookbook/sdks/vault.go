@@ -4,6 +4,8 @@
 package sdks
 
 import (
+	"time"
+
 	vault "github.com/hashicorp/vault/api"
 
 	"github.com/retrip/retrip"
@@ -18,7 +20,10 @@ func Vault(address string) (*vault.Client, error) {
 		return nil, config.Error
 	}
 	config.Address = address
-	config.HttpClient.Transport = &retrip.Transport{Base: config.HttpClient.Transport}
+	config.HttpClient.Transport = &retrip.Transport{
+		Base:   config.HttpClient.Transport,
+		Policy: retrip.Policy{AttemptTimeout: 10 * time.Second, Deadline: 45 * time.Second},
+	}
 	config.MaxRetries = 0 // the default is two, by go-retryablehttp
 	return vault.NewClient(config)
 }
