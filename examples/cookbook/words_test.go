@@ -32,6 +32,7 @@ func TestPathSecret_IsNowhere(t *testing.T) {
 				conn, _, _ := w.(http.Hijacker).Hijack()
 				fmt.Fprint(conn, "what?\r\n\r\n")
 				conn.Close()
+			case 8:
 			case 4:
 				answer(w, 302, "", "Location", "../elsewhere")
 			default:
@@ -51,6 +52,8 @@ func TestPathSecret_IsNowhere(t *testing.T) {
 		}
 		assert.Equal(t, "/bot12345:s/e?cret/get/Me", a.requests()[0].path)
 		assert.Equal(t, "/bot12345:s/e?cret/elsewhere", a.requests()[4].path, "after a redirect, too")
+		resp, _ := get(t, client, "https://api.telegram.org/bot{secret}/getMe")
+		assert.Equal(t, "/bot{secret}/getMe", resp.Request.URL.Path)
 		assert.Contains(t, log.String(), "telegram")
 		assert.NotContains(t, log.String(), "cret/")
 	})
