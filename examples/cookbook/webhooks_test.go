@@ -77,7 +77,7 @@ func TestPublic_DialsNoPrivateAddress(t *testing.T) {
 			":: ::7f00:1 fe80::1 fec0::1 fd00:ec2::254 ff02::1 64:ff9b::7f00:1 64:ff9b:1::a00:1 2002:7f00:1:: 2001:0:7f00:1::",
 		true: "1.1.1.1 172.32.0.1 100.128.0.1 223.255.255.1 2606:4700:4700::1111 2a00:1450::1",
 	} {
-		for _, ip := range strings.Fields(all) {
+		for ip := range strings.FieldsSeq(all) {
 			assert.Equal(t, want, public(netip.MustParseAddr(ip)), ip)
 		}
 	}
