@@ -80,7 +80,7 @@ func load(t *testing.T, client *http.Client, method string, rate int, lasts time
 
 func TestDeploy_LosesNoRequest(t *testing.T) {
 	const second = time.Second
-	for _, rate := range []int{1, 20, 200} {
+	for _, rate := range []int{1, 20, 100} {
 		for _, away := range [][2]time.Duration{{3 * second / 2, 3 * second / 2}, {3 * second, 0}, {0, 3 * second}} {
 			testenv.Bubble(t, fmt.Sprint(rate, away), func(t *testing.T) {
 				var attempts atomic.Int64
