@@ -24,10 +24,10 @@ import (
 // net/http does by itself.
 //
 // An Attempt is itself the context of its request. It is a single allocation
-// and lives as long as the response body. It creates its hooks and the standard
-// library's context behind it only when the base asks for them. An Attempt is
-// never recycled, because a base may keep the request or the context for as
-// long as it likes.
+// and lives as long as the response body. It creates its hooks, and whatever ends
+// contexts derived from it, only when the base asks for them. An Attempt is never
+// recycled, because a base may keep the request or the context for as long as it
+// likes.
 type Attempt struct {
 	Req     http.Request // the request that the base gets
 	parent  context.Context
@@ -35,11 +35,15 @@ type Attempt struct {
 	body    body.Releasing // if the response needs one
 	tooLate error          // nil if there is no limit
 
-	mu    sync.Mutex      // guards cause and the creation of ctx
-	ctx   context.Context // child of parent; nil until it is asked for
-	stop  context.CancelCauseFunc
-	cause error         // why the attempt ended, if it ended before ctx was made
-	fate  atomic.Uint32 // what came first: undecided, answered or exceeded
+	mu       sync.Mutex    // guards the six below
+	cause    error         // why the attempt ended; nil: it hasn't, or because parent had ended before
+	done     chan struct{} // closed when the attempt has ended; nil until it is asked for
+	unfollow func() bool   // parent's end is no longer that of the attempt; nil: nothing follows it
+	after    func()        // to call when the attempt ends: net/http's context ends then
+	taken    bool          // after has been set
+	child    *child        // of parent; nil until it is asked for
+
+	fate atomic.Uint32 // what came first: undecided, answered or exceeded
 
 	watch   Watch
 	sent    bool                        // the last use of the base got a connection
@@ -161,16 +165,6 @@ func (b *timely) Read(p []byte) (int, error) {
 		return 0, context.Cause(a)
 	}
 	return b.ReadCloser.Read(p)
-}
-
-// over reports whether a has ended. It doesn't create the context behind a.
-func (a *Attempt) over() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.ctx != nil {
-		return a.ctx.Err() != nil
-	}
-	return a.cause != nil || a.parent.Err() != nil
 }
 
 func (a *Attempt) watchEnd(b io.ReadCloser) io.ReadCloser {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"reflect"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -72,7 +73,12 @@ func TestAttempt_Size(t *testing.T) {
 	assert.LessOrEqual(t, reflect.TypeFor[Attempt]().Size(), uintptr(480))
 }
 
-// A base that asks for the context late still learns what has happened before.
+// watches are those of a base that may derive contexts from others that it has derived, and
+// of net/http's own transport.
+var watches = []Watch{0, OwnConns}
+
+// A base that asks for the context late still learns what has happened before, and so does
+// who derives contexts from it, in whatever way.
 func TestAttempt_AskedLate(t *testing.T) {
 	errParent := errors.New("the parent's")
 	ended := func(cause error) context.Context {
@@ -80,43 +86,55 @@ func TestAttempt_AskedLate(t *testing.T) {
 		cancel(cause)
 		return ctx
 	}
+	var endParent func(error)
 	for name, tt := range map[string]struct {
 		parent context.Context
 		end    func(a *Attempt)
 		want   error // nil: the attempt has not ended
 	}{
 		"nothing":       {context.Background(), func(*Attempt) {}, nil},
+		"nothing yet":   {t.Context(), func(*Attempt) {}, nil},
 		"cut":           {context.Background(), (*Attempt).Cut, context.Canceled},
 		"abandoned":     {context.Background(), (*Attempt).Abandon, context.Canceled},
 		"too late":      {context.Background(), func(a *Attempt) { a.Ring(nil) }, errLate},
 		"first counts":  {context.Background(), func(a *Attempt) { a.Ring(nil); a.Cut() }, errLate},
 		"parent":        {ended(errParent), func(*Attempt) {}, errParent},
+		"parent first":  {ended(errParent), (*Attempt).Cut, errParent},
+		"parent ends":   {nil, func(*Attempt) { endParent(errParent) }, errParent},
 		"sends":         {context.Background(), func(a *Attempt) { tracedSends(a, maxSends+1) }, ErrHiddenSends},
 		"no more sends": {context.Background(), func(a *Attempt) { tracedSends(a, maxSends) }, nil},
 		"whole answer":  {t.Context(), func(a *Attempt) { answer(t, a) }, context.Canceled},
 		"answer, alive": {context.Background(), func(a *Attempt) { answer(t, a) }, nil},
 	} {
-		for _, early := range []bool{false, true} {
-			a := begin(t, tt.parent, time.Hour, 0)
-			var done <-chan struct{}
-			if early {
-				done = a.Done()
+		for i := range 4 {
+			parent := tt.parent
+			if parent == nil {
+				ctx, end := context.WithCancelCause(context.Background())
+				parent, endParent = ctx, end
+			}
+			a := begin(t, parent, time.Hour, watches[i/2])
+			var early []context.Context
+			derive := func() (list []context.Context) {
+				for _, from := range []context.Context{a, a, context.WithValue(a, 1, 1)} { //nolint:staticcheck
+					ctx, cancel := context.WithCancelCause(from)
+					t.Cleanup(func() { cancel(nil) })
+					list = append(list, ctx)
+				}
+				return append(list, a)
+			}
+			if i%2 == 0 {
+				early = derive()
 			}
 			tt.end(a)
-			if done == nil {
-				done = a.Done()
+			for _, ctx := range append(early, derive()...) {
+				if tt.want == nil {
+					assert.NoError(t, ctx.Err(), name)
+					continue
+				}
+				<-ctx.Done()
+				assert.Equal(t, context.Canceled, ctx.Err(), name)
+				assert.Equal(t, tt.want, context.Cause(ctx), name)
 			}
-			assert.Equal(t, tt.want, context.Cause(a), name)
-			child, cancel := context.WithCancel(a)
-			select {
-			case <-done:
-				assert.ErrorIs(t, a.Err(), context.Canceled, name)
-				assert.Error(t, child.Err(), name)
-			default:
-				assert.NoError(t, tt.want, name)
-				assert.NoError(t, a.Err(), name)
-			}
-			cancel()
 			a.Abandon()
 		}
 	}
@@ -125,12 +143,31 @@ func TestAttempt_AskedLate(t *testing.T) {
 // An end of the parent after the attempt's own end doesn't change the cause.
 func TestAttempt_ParentEndsLater(t *testing.T) {
 	type key struct{}
-	parent, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, 1))
-	a := begin(t, parent, 0, 0)
+	for _, watch := range watches {
+		parent, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, 1))
+		a := begin(t, parent, 0, watch)
+		a.Cut()
+		cancel(errors.New("later"))
+		assert.Equal(t, context.Canceled, context.Cause(a))
+		assert.Equal(t, 1, a.Value(key{}))
+	}
+}
+
+// What net/http derives from an attempt costs no goroutine, and no longer follows it after
+// its own end.
+func TestAttempt_AfterFunc(t *testing.T) {
+	a := begin(t, t.Context(), 0, OwnConns)
+	before := runtime.NumGoroutine()
+	ctx, cancel := context.WithCancelCause(a)
+	next, stop := context.WithCancelCause(a)
+	defer stop(nil)
+	assert.LessOrEqual(t, runtime.NumGoroutine(), before)
+	cancel(errLate)
+	assert.NoError(t, a.Err())
 	a.Cut()
-	cancel(errors.New("later"))
-	assert.Equal(t, context.Canceled, context.Cause(a))
-	assert.Equal(t, 1, a.Value(key{}))
+	assert.Equal(t, errLate, context.Cause(ctx))
+	<-next.Done()
+	assert.Equal(t, context.Canceled, context.Cause(next))
 }
 
 func tracedSends(a *Attempt, n int) {
@@ -149,16 +186,24 @@ func answer(t *testing.T, a *Attempt) {
 // Many goroutines ask for the context while the attempt ends. There is one
 // context and one set of hooks, and the end is not lost.
 func TestAttempt_AskedAtOnce(t *testing.T) {
-	for range 200 {
-		a := begin(t, t.Context(), time.Hour, 0)
+	for round := range 400 {
+		parent, end := context.WithCancel(t.Context())
+		defer end()
+		a := begin(t, parent, time.Hour, watches[round%2])
 		var wg sync.WaitGroup
-		for i := range 6 {
+		for i := range 8 {
 			wg.Go(func() {
 				switch i {
 				case 0:
 					a.Cut()
 				case 1, 2:
 					<-a.Done()
+				case 6:
+					ctx, cancel := context.WithCancel(a)
+					<-ctx.Done()
+					cancel()
+				case 7:
+					end()
 				default:
 					httptrace.ContextClientTrace(a).GotConn(httptrace.GotConnInfo{})
 				}

@@ -12,37 +12,102 @@ import (
 	"time"
 )
 
-// behind returns a context of the standard library, created on first use. Code
-// that derives a context from a, as net/http does, finds that context and needs
-// no goroutine.
-func (a *Attempt) behind() context.Context {
+// Code that derives a context from that of an attempt must find a context of the standard
+// library behind it, or an AfterFunc: else package context starts a goroutine. It finds an
+// AfterFunc only in a itself. net/http derives its context from a itself, and an AfterFunc
+// costs half of what a context does. Another base may first add a value.
+
+// child is a context of the standard library behind that of an attempt.
+type child struct {
+	context.Context
+	end context.CancelCauseFunc
+}
+
+// derives reports whether the base derives its contexts from a itself.
+func (a *Attempt) derives() bool { return a.watch&(OwnConns|WatchHandshake) == OwnConns }
+
+// behind returns the context behind a, created on first use.
+func (a *Attempt) behind() *child {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.ctx == nil {
+	if a.child == nil {
 		parent := a.parent
 		if a.cause != nil {
 			// An end after the attempt's end is not its cause.
 			parent = context.WithoutCancel(parent)
 		}
-		a.ctx, a.stop = context.WithCancelCause(parent)
+		a.child = &child{}
+		a.child.Context, a.child.end = context.WithCancelCause(parent)
 		if a.cause != nil {
-			a.stop(a.cause)
+			a.child.end(a.cause)
 		}
 	}
-	return a.ctx
+	return a.child
 }
 
 // cancel ends a.
 func (a *Attempt) cancel(cause error) {
 	a.mu.Lock()
-	stop := a.stop
-	if stop == nil && a.cause == nil {
+	child := a.child
+	if a.cause == nil && a.above() == nil {
 		a.cause = cmp.Or(cause, context.Canceled)
 	}
+	after := a.finish()
 	a.mu.Unlock()
-	if stop != nil {
-		stop(cause)
+	if child != nil {
+		child.end(cause)
 	}
+	if after != nil {
+		after()
+	}
+}
+
+// follow ends a because parent has ended.
+func (a *Attempt) follow() {
+	a.mu.Lock()
+	after := a.finish()
+	a.mu.Unlock()
+	if after != nil {
+		after()
+	}
+}
+
+// finish closes done, and returns what to call then. a must be locked, and have ended.
+func (a *Attempt) finish() (after func()) {
+	if a.done == nil || a.finished() {
+		return nil
+	}
+	close(a.done)
+	if a.unfollow != nil {
+		a.unfollow()
+	}
+	after, a.after = a.after, nil
+	return after
+}
+
+// finished reports whether done, which must not be nil, is closed.
+func (a *Attempt) finished() bool {
+	select {
+	case <-a.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// above returns the error of parent, if it has ended. Without Done, it never does.
+func (a *Attempt) above() error {
+	if err := a.parent.Err(); err != nil && a.parent.Done() != nil {
+		return err
+	}
+	return nil
+}
+
+// over reports whether a has ended.
+func (a *Attempt) over() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.cause != nil || a.above() != nil
 }
 
 // Cut implements [body.Cutter].
@@ -52,25 +117,86 @@ func (a *Attempt) Cut() { a.cancel(nil) }
 func (a *Attempt) Deadline() (time.Time, bool) { return a.parent.Deadline() }
 
 // Done implements [context.Context].
-func (a *Attempt) Done() <-chan struct{} { return a.behind().Done() }
+func (a *Attempt) Done() <-chan struct{} {
+	if !a.derives() {
+		return a.behind().Done()
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.done == nil {
+		a.done = make(chan struct{})
+		switch {
+		case a.cause != nil || a.above() != nil:
+			close(a.done)
+		case a.parent.Done() != nil:
+			a.unfollow = context.AfterFunc(a.parent, a.follow)
+		}
+	}
+	return a.done
+}
 
 // Err implements [context.Context].
-func (a *Attempt) Err() error { return a.behind().Err() }
+func (a *Attempt) Err() error {
+	if !a.derives() {
+		return a.behind().Err()
+	}
+	a.mu.Lock()
+	cause := a.cause
+	a.mu.Unlock()
+	if cause != nil {
+		return context.Canceled
+	}
+	err := a.above()
+	if err != nil {
+		a.follow() // Done says the same
+	}
+	return err
+}
+
+// AfterFunc is what package context looks for in a parent. What it passes takes no time, so
+// the first f is called before what ends a goes on. Others get a context of their own.
+func (a *Attempt) AfterFunc(f func()) (stop func() bool) {
+	a.Done() // from here on, a follows its parent
+	a.mu.Lock()
+	first := a.derives() && !a.taken && !a.finished()
+	if first {
+		a.taken, a.after = true, f
+	}
+	a.mu.Unlock()
+	if !first {
+		return context.AfterFunc(a.behind(), f)
+	}
+	return a.forget
+}
+
+// forget makes the end of a call nothing. It reports whether it would have.
+func (a *Attempt) forget() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	had := a.after != nil
+	a.after = nil
+	return had
+}
 
 // Value implements [context.Context]. It replaces [httptrace.WithClientTrace]
 // without another context.
 func (a *Attempt) Value(key any) any {
 	switch key {
-	case traceKey():
+	case traceKey:
 		return &a.hooked().ClientTrace
 	case attemptKey{}:
 		return a
 	}
-	if a.watch&WatchHandshake != 0 {
+	switch {
+	case a.watch&WatchHandshake != 0:
 		return a.hooked().handshakes.ctx.Value(key)
+	case !a.derives() || key == cancelKey && a.over():
+		// With this key, package context finds its own contexts, and their causes.
+		return a.behind().Value(key)
+	case key == cancelKey:
+		return nil
 	}
-	// The key may be the one with which package context finds its own contexts.
-	return a.behind().Value(key)
+	return a.parent.Value(key)
 }
 
 // Format implements [fmt.Formatter]. Logs may print the context of a request,
@@ -101,7 +227,7 @@ type outlived struct {
 }
 
 func (c outlived) Value(key any) any {
-	if key == cancelKey() || key == (attemptKey{}) {
+	if key == cancelKey || key == (attemptKey{}) {
 		return c.Context.Value(key)
 	}
 	return c.values.Value(key)

@@ -107,6 +107,9 @@ func isOf(hostPort string, u *url.URL) bool {
 	if u.Scheme == "http" {
 		usual = "80"
 	}
+	if rest, ok := strings.CutPrefix(hostPort, u.Host); ok && (rest == "" || rest[0] == ':' && rest[1:] == usual) {
+		return true // as almost always
+	}
 	host, port, err := net.SplitHostPort(hostPort)
 	return err == nil && strings.EqualFold(host, u.Hostname()) && port == cmp.Or(u.Port(), usual)
 }

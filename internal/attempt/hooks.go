@@ -7,7 +7,6 @@ import (
 	"context"
 	"net/http/httptrace"
 	"net/textproto"
-	"sync"
 	"sync/atomic"
 )
 
@@ -71,20 +70,19 @@ func (h *hooks) gotConn(info httptrace.GotConnInfo) {
 	}
 }
 
-// traceKey returns the context key under which httptrace looks for its hooks.
-var traceKey = sync.OnceValue(func() any {
-	var asked keyRecorder
-	httptrace.ContextClientTrace(&asked)
-	return asked.key
-})
+// traceKey is the context key under which httptrace looks for its hooks.
+var traceKey = keyOf(func(ctx context.Context) { httptrace.ContextClientTrace(ctx) })
 
-// cancelKey returns the context key under which package context looks for the cause of an
+// cancelKey is the context key under which package context looks for the cause of an
 // end, and for the context that ends children.
-var cancelKey = sync.OnceValue(func() any {
+var cancelKey = keyOf(func(ctx context.Context) { _ = context.Cause(ctx) })
+
+// keyOf returns the key for which ask asks a context that has ended.
+func keyOf(ask func(context.Context)) any {
 	var asked keyRecorder
-	_ = context.Cause(&asked)
+	ask(&asked)
 	return asked.key
-})
+}
 
 // ChecksInterim reports whether a hook of ctx may refuse an interim response.
 func ChecksInterim(ctx context.Context) bool {

@@ -20,10 +20,10 @@ const maxSends = 10
 // request's, all are sends: a base that isn't net/http's own may use a proxy.
 type conns struct {
 	mu       sync.Mutex
-	asked    int    // connections that were asked for, for the request or its proxy
-	first    string // where the first of them should lead
-	aside    int    // others that were asked for since the last of them, and not got yet
-	sends    int    // connections got, each for one send
+	asked    int32  // connections that were asked for, for the request or its proxy
+	aside    int32  // others that were asked for since the last of them, and not got yet
+	first    string // where the first of those asked for should lead
+	sends    int32  // connections got, each for one send
 	doubtful bool   // the one for the last of those asked for may be one of the others
 	bounded  boundedSends
 }
@@ -75,7 +75,7 @@ func (c *conns) got(conn net.Conn, reused, expectHTTP2 bool) (n int, own bool) {
 func (c *conns) state() (asked, sends int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.asked, c.sends
+	return int(c.asked), int(c.sends)
 }
 
 // boundedSends counts the sends of an attempt towards maxSends.
@@ -86,11 +86,11 @@ func (c *conns) state() (asked, sends int) {
 // attempt has already taken it from the pool once.
 type boundedSends struct {
 	began   bool
-	second  bool         // there was a second send
+	second  bool // there was a second send
+	reused  bool // the connection of the first send came from the pool
+	counted int32
 	first   net.Conn     // the connection of the first send
-	reused  bool         // the connection of the first send came from the pool
 	pooled  []pooledConn // pooled connections, from the second send on
-	counted int
 }
 
 // pooledConn is a connection that net/http took from its pool.
@@ -112,7 +112,7 @@ func (b *boundedSends) count(conn net.Conn, reused, expectHTTP2 bool) int {
 		b.add(b.first, b.reused, expectHTTP2)
 	}
 	b.add(conn, reused, expectHTTP2)
-	return b.counted
+	return int(b.counted)
 }
 
 // firstConn returns the connection of the first send, and whether there was
