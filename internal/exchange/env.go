@@ -51,6 +51,12 @@ func (env *Env) now() time.Duration { return time.Since(env.Epoch) }
 // recordAnswer remembers that req, of which others to the host failed, has got an answer.
 func (env *Env) recordAnswer(req *http.Request) { env.Failures.Answer(hostkey.Of(req.URL), env.now) }
 
+// calm reports whether the host of req is in no trouble. It must not be inlined, to keep the
+// stack frames of its callers small.
+//
+//go:noinline
+func (s *Env) calm(req *http.Request) bool { return s.Hosts.Calm(req.URL, new(host.Place)) }
+
 // instant returns the instant of a reading of the clock.
 func (env *Env) instant(t time.Time) time.Duration { return t.Sub(env.Epoch) }
 

@@ -86,6 +86,9 @@ func (x *exchange) init(env *Env, cfg *Config, req *http.Request, kind replay.Ki
 // monotonic reading does that if the wall clock is set forward, or the machine sleeps. If the
 // clock is set back, it goes away, but the context ends as if it hadn't.
 func (x *exchange) hurry() {
+	if x.call.Deadline == 0 {
+		return
+	}
 	if at, ok := x.req.Context().Deadline(); ok && at == at.Round(0) {
 		x.call.Deadline = min(x.call.Deadline, x.env.due(at, time.Now()))
 	}
@@ -143,9 +146,7 @@ func (x *exchange) run(from decide.Kind) (*http.Response, error) {
 
 // enter sets up what all attempts share, and returns the kind of the first event.
 func (x *exchange) enter(from decide.Kind) decide.Kind {
-	if x.call.Attempts == 0 || x.rest != nil {
-		x.idempotent = x.cfg.Program.Idempotent(x.req)
-	}
+	x.idempotent = x.cfg.Program.Idempotent(x.req)
 	// Keep the caller's own key: the caller may retry with the same key.
 	if x.cfg.GeneratesKeys && !x.idempotent && x.rest == nil {
 		x.key = x.cfg.Program.NewKey(x.req.Header)
@@ -192,7 +193,7 @@ func (x *exchange) step(what decide.Kind) decide.Deed {
 				x.call.Waiter = x.woken
 			}
 		}
-		draw = chance.Draw()
+		x.stepped, draw = now, chance.Draw()
 	}
 	a := &x.action
 	x.event.Kind = what

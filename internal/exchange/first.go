@@ -38,30 +38,28 @@ func (f *first) plain(env *Env, cfg *Config, req *http.Request) bool {
 
 // first is a plain first attempt: Base gets the caller's own request.
 type first struct {
-	kind       replay.Kind
-	made       bool
-	idempotent bool
-	resp       *http.Response
-	err        error
-	began      time.Time // if that matters
-	hash       host.Hash // of the host
+	kind  replay.Kind
+	made  bool
+	resp  *http.Response
+	err   error
+	began time.Time  // if that matters
+	place host.Place // of the host
 }
 
 // suffices makes the attempt, and reports whether its answer needs nothing but to be
 // counted.
 func (f *first) suffices(env *Env, cfg *Config, req *http.Request) bool {
-	f.idempotent = cfg.Program.Idempotent(req)
 	f.sendPlain(env, cfg, req)
 	resp := f.resp
 	if f.err != nil || resp == nil || resp.StatusCode <= 0 || resp.StatusCode >= http.StatusBadRequest {
 		return false
 	}
 	news := env.Logger != nil && env.Owner.Unsaid() || resp.ProtoMajor >= 2 && env.Spares.Some()
-	if news || !env.Hosts.Calm(req.URL, &f.hash) {
+	if news || !env.Hosts.Calm(req.URL, &f.place) {
 		return false
 	}
 	cfg.Metrics.CountAnswered(resp.StatusCode)
-	if env.Failures.Knows(req.URL, &f.hash) {
+	if env.Failures.Knows(req.URL, &f.place) {
 		env.recordAnswer(req)
 	}
 	return true
@@ -72,7 +70,7 @@ func (f *first) suffices(env *Env, cfg *Config, req *http.Request) bool {
 //
 //go:noinline
 func (f *first) sendPlain(env *Env, cfg *Config, req *http.Request) {
-	if _, ok := req.Context().Deadline(); ok || !env.Hosts.Calm(req.URL, &f.hash) {
+	if _, ok := req.Context().Deadline(); ok || !env.Hosts.Calm(req.URL, &f.place) {
 		f.began = time.Now()
 	}
 	f.made = true
@@ -118,7 +116,7 @@ func begin(env *Env, cfg *Config, req *http.Request, override Override, f *first
 
 // adopt makes f the first attempt of x.
 func (x *exchange) adopt(f *first) {
-	x.started, x.idempotent, x.call.Attempts = f.began, f.idempotent, 1
+	x.started, x.call.Attempts = f.began, 1
 	x.last.resp, x.last.err = f.resp, f.err
 	x.reported.attempted, x.reported.pending = true, true
 	if !f.began.IsZero() {

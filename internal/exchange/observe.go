@@ -199,7 +199,7 @@ func (x *journey) reportEnd() {
 		if !waits {
 			x.recordFailure(end, reason, host.Failure{})
 		}
-	case own && x.env.Failures.Knows(x.req.URL, new(host.Hash)):
+	case own && x.env.Failures.Knows(x.req.URL, new(host.Place)):
 		x.env.recordAnswer(x.req)
 	}
 	if waits {

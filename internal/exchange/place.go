@@ -48,7 +48,7 @@ func (x *place) pin() time.Duration {
 //
 //go:noinline
 func (x *place) pinIfTroubled(pin func(*host.Table, hostkey.Key, time.Duration) *host.Entry) time.Duration {
-	if x.env.Hosts.Calm(x.req.URL, new(host.Hash)) {
+	if x.env.calm(x.req) {
 		return 0
 	}
 	now := x.now()
@@ -92,6 +92,7 @@ type clock struct {
 	env      *Env          // for its epoch
 	started  time.Time     // first reading; zero before
 	entered  time.Duration // instant at which RoundTrip began, if there are hooks or histograms of durations
+	stepped  time.Duration // instant of the last step, if there was a host
 	deadline time.Duration // instant at which Policy.Deadline, or Policy.Resume, ends an attempt; 0 if the context's deadline does
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
-	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/spare"
@@ -92,10 +91,15 @@ func (x *exchange) use(base http.RoundTripper, req *http.Request) {
 	}
 }
 
-// beginning returns the current instant. At first attempts to hosts in no trouble,
-// that is the first reading of the clock: nothing has waited since, unless a hook did.
+// beginning returns the current instant: that of the last step or, at first attempts to
+// hosts in no trouble, the first reading of the clock. Nothing has waited since, unless a
+// hook did.
 func (x *journey) beginning() time.Duration {
-	if x.call.Attempts == 1 && x.host == nil && !x.hooked {
+	switch {
+	case x.hooked:
+	case x.host != nil:
+		return x.stepped
+	case x.call.Attempts == 1:
 		return x.env.instant(x.start())
 	}
 	return x.now()
@@ -113,7 +117,7 @@ func isNetHTTP(base http.RoundTripper) bool {
 // timed reports whether the duration of an attempt matters: to a time limit, or because a
 // good answer to an attempt that began after a pause says that other requests needn't wait.
 func (x *journey) timed() bool {
-	return x.call.Deadline != 0 || x.cfg.Timed || x.host != nil || x.req.URL != nil && !x.env.Hosts.Calm(x.req.URL, new(host.Hash))
+	return x.call.Deadline != 0 || x.cfg.Timed || x.host != nil || x.req.URL != nil && !x.env.calm(x.req)
 }
 
 // derives reports whether the next attempt needs a request of its own.

@@ -5,7 +5,6 @@ package host
 
 import (
 	"net/url"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,17 +14,11 @@ import (
 // Failures is what is known of the hosts at which requests have failed in the last
 // minutes, whether or not retrip holds anything back from them. It is for people who
 // look: no decision reads it. Failures is bounded: for a host without a place, it forgets
-// the one at which nothing has failed for longest. The zero Failures is empty. It is safe
+// the one of some at which nothing has failed for longest. The zero Failures is empty. It is safe
 // for concurrent use.
 type Failures struct {
 	some    atomic.Int64 // number of hosts
-	stripes [stripes]failing
-}
-
-type failing struct {
-	marks atomic.Pointer[marks] // of hosts; nil until there was one
-	mu    sync.Mutex
-	hosts map[hostkey.Key]*failures
+	stripes [stripes]stripe[*failures]
 }
 
 // FailureWindow is how long a failed request stays known.
@@ -44,7 +37,6 @@ const convincing = 3
 
 // failures is what is known of one host.
 type failures struct {
-	hash   uint64        // of its key
 	news   time.Duration // instant of the last request that failed or was canceled
 	slot   int64         // the newest slot
 	counts [slots]counts
@@ -59,8 +51,6 @@ type failures struct {
 	at          time.Duration // instant at which how was recorded
 	gaveUp      uint32        // the last reason to give up; 0: none
 }
-
-func (h *failures) hashOf() uint64 { return h.hash }
 
 type counts struct{ failed, canceled, answered uint32 }
 
@@ -117,15 +107,11 @@ func (f *Failures) Cancel(key hostkey.Key, now time.Duration) {
 
 // Knows reports whether Answer may have something to record of the host of u. While no host
 // fails, that costs one atomic load.
-func (f *Failures) Knows(u *url.URL, hash *Hash) bool {
-	return f.some.Load() != 0 && f.marked(u, hash)
+func (f *Failures) Knows(u *url.URL, at *Place) bool {
+	return f.some.Load() != 0 && f.has(u, at)
 }
 
-func (f *Failures) marked(u *url.URL, at *Hash) bool {
-	hash := at.of(u)
-	m := f.stripes[hash%stripes].marks.Load()
-	return m != nil && m.has(hash)
-}
+func (f *Failures) has(u *url.URL, at *Place) bool { return f.stripes[at.of(u)].has(u) }
 
 // Answer records that a request to the host of key has been answered now, if others have
 // failed in the last minutes. Only then, it reads the clock.
@@ -147,32 +133,28 @@ func (f *Failures) Answer(key hostkey.Key, clock func() time.Duration) {
 	h.counts[h.slot%slots].answered++
 }
 
-func (f *Failures) stripe(key hostkey.Key) *failing { return &f.stripes[key.Hash()%stripes] }
+func (f *Failures) stripe(key hostkey.Key) *stripe[*failures] { return &f.stripes[stripeOf(key)] }
 
 // drop forgets the host of key. The stripe must be locked.
-func (f *Failures) drop(s *failing, key hostkey.Key) {
-	hash := key.Hash()
-	delete(s.hosts, key)
-	unmark(s.marks.Load(), hash, s.hosts)
+func (f *Failures) drop(s *stripe[*failures], key hostkey.Key) {
+	s.drop(key)
 	f.some.Add(-1)
 }
 
 // of returns what is known of the host of key, at the slot of the instant now, at which a
 // request has ended without an answer. The stripe must be locked.
-func (f *Failures) of(s *failing, key hostkey.Key, now time.Duration) *failures {
+func (f *Failures) of(s *stripe[*failures], key hostkey.Key, now time.Duration) *failures {
 	h := s.hosts[key]
 	if h == nil {
 		if len(s.hosts) >= perStripe {
 			f.evict(s, now)
 		}
+		h = &failures{news: now, slot: slotAt(now)}
 		if s.hosts == nil {
 			s.hosts = map[hostkey.Key]*failures{}
-			s.marks.Store(&marks{})
 		}
-		h = &failures{hash: key.Hash(), news: now, slot: slotAt(now)}
-		// The strings of key may be parts of a long URL.
-		s.hosts[key.Clone()] = h
-		s.marks.Load().add(h.hash)
+		s.some.Add(1)
+		s.hosts[key.Clone()] = h // its strings may be parts of a long URL
 		f.some.Add(1)
 	}
 	h.turn(now)
@@ -194,15 +176,19 @@ func (h *failures) turn(now time.Duration) {
 
 func slotAt(now time.Duration) int64 { return int64(max(0, now) / slot) }
 
-// evict makes room in s. A host whose requests were only canceled goes first.
-func (f *Failures) evict(s *failing, now time.Duration) {
+// evict makes room in s. Of some, a host whose requests were only canceled goes first.
+func (f *Failures) evict(s *stripe[*failures], now time.Duration) {
 	var first hostkey.Key
 	var found *failures
+	seen := 0
 	for key, h := range s.hosts {
 		if now-h.news > FailureWindow {
 			f.drop(s, key)
 		} else if found == nil || !h.any && found.any || h.any == found.any && h.news < found.news {
 			first, found = key, h
+		}
+		if seen++; seen == sample {
+			break
 		}
 	}
 	if len(s.hosts) >= perStripe {

@@ -8,7 +8,6 @@ import (
 	"iter"
 	"net/url"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,34 +21,26 @@ import (
 // so results don't depend on earlier lookups.
 //
 // The table is bounded, and making room never gives tokens back. Only an entry
-// that misses no tokens may be evicted: the one that has been idle longest,
+// that misses no tokens may be evicted: of some, the one that has been idle longest,
 // unless the entry is in use, paused or behind a breaker. If no entry can be
 // evicted, the new hosts of a stripe share one entry, which has only a budget.
 //
 // While no host is in trouble, a request pays for one atomic load here. While
-// some hosts are, a request to another host pays for a hash and a few more
-// loads, and for a lock and a map lookup only if the marks of hosts in trouble cover its own.
+// some hosts are, a request to another host pays for a hash and, if their stripe
+// isn't empty, for a lock and a look into a map.
 type Table struct {
 	entries atomic.Int64
-	stripes [stripes]stripe
+	stripes [stripes]places
 	keyed   atomic.Int64 // number of gates of keys
 	swept   atomic.Int64 // instant at which sweepGates last looked; 0: never
 }
 
-const (
-	stripes   = 64
-	perStripe = 64
-	idle      = time.Hour
-)
+const idle = time.Hour
 
-type stripe struct {
-	entries atomic.Int32
-	others  atomic.Pointer[Entry] // entry of all hosts without a place; nil until there is one
-	marks   marks                 // of hosts
-	mu      sync.Mutex            // taken before the lock of an entry
-	hosts   map[hostkey.Key]*Entry
-
-	_ [64]byte // stripes don't share a cache line
+// places are the hosts of a stripe. Its lock is taken before that of an entry.
+type places struct {
+	stripe[*Entry]
+	others atomic.Pointer[Entry] // entry of all hosts without a place; nil until there is one
 }
 
 // Entry is a host in the table. A request that fails there pins the entry
@@ -64,49 +55,27 @@ type Entry struct {
 	Used   time.Duration // instant of the last failure; guarded by Record
 	GaveUp atomic.Uint32 // the last reason to give up, as its owner numbers them; 0: none
 	News   News
-	hash   uint64 // of Key
 	pins   int    // guarded by the stripe
+	stripe uint64 // the number of its stripe
 }
 
-func (t *Table) stripe(hash uint64) *stripe { return &t.stripes[hash%stripes] }
-
-func (e *Entry) hashOf() uint64 { return e.hash }
+func (t *Table) stripe(key hostkey.Key) *places { return &t.stripes[stripeOf(key)] }
 
 // Calm reports whether the host of u is in no trouble.
-func (t *Table) Calm(u *url.URL, hash *Hash) bool {
-	return t.entries.Load() == 0 || t.absent(u, hash)
+func (t *Table) Calm(u *url.URL, at *Place) bool {
+	return t.entries.Load() == 0 || t.absent(u, at)
 }
 
-// Hash keeps the hash of the host of one URL. It is made on first use; 0 is made again.
-type Hash uint64
-
-func (h *Hash) of(u *url.URL) uint64 {
-	if *h == 0 {
-		*h = Hash(hostkey.Hash(u))
-	}
-	return uint64(*h)
-}
-
-func (t *Table) absent(u *url.URL, at *Hash) bool {
-	hash := at.of(u)
-	s := t.stripe(hash)
-	if s.indebted() != nil {
-		// The host may be in trouble without a place here.
-		return false
-	}
-	return !s.marks.has(hash) || !s.holds(hostkey.Of(u))
-}
-
-func (s *stripe) holds(key hostkey.Key) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.hosts[key] != nil
+func (t *Table) absent(u *url.URL, at *Place) bool {
+	s := &t.stripes[at.of(u)]
+	// If others owe, the host may be in trouble without a place of its own.
+	return !s.has(u) && s.indebted() == nil
 }
 
 // indebted returns the entry of the hosts without a place, if the stripe is
 // full and that entry misses tokens. Otherwise it returns nil.
-func (s *stripe) indebted() *Entry {
-	if s.entries.Load() < perStripe {
+func (s *places) indebted() *Entry {
+	if s.some.Load() < perStripe {
 		return nil
 	}
 	if e := s.others.Load(); e != nil && e.owes() {
@@ -118,14 +87,14 @@ func (s *stripe) indebted() *Entry {
 // Pin returns the entry of key, pinned, or nil if the host is in no trouble.
 // The caller must pass the entry to Unpin.
 func (t *Table) Pin(key hostkey.Key, now time.Duration) *Entry {
-	s := t.stripe(key.Hash())
+	s := t.stripe(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return t.pin(s, key, now)
 }
 
 // pin is Pin for the host of key in s, which must be locked.
-func (t *Table) pin(s *stripe, key hostkey.Key, now time.Duration) *Entry {
+func (t *Table) pin(s *places, key hostkey.Key, now time.Duration) *Entry {
 	e := s.hosts[key]
 	if e == nil || t.forget(s, e, now) {
 		return nil
@@ -138,7 +107,7 @@ func (t *Table) pin(s *stripe, key hostkey.Key, now time.Duration) *Entry {
 // a full stripe may also have failed without one. Its success then counts for
 // the entry of all such hosts, which nothing else would ever refill.
 func (t *Table) PinGood(key hostkey.Key, now time.Duration) *Entry {
-	s := t.stripe(key.Hash())
+	s := t.stripe(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := t.pin(s, key, now); e != nil {
@@ -150,8 +119,8 @@ func (t *Table) PinGood(key hostkey.Key, now time.Duration) *Entry {
 // PinNew is Pin for a host that has just failed. It makes the entry if there is
 // none.
 func (t *Table) PinNew(key hostkey.Key, now time.Duration) *Entry {
-	hash := key.Hash()
-	s := t.stripe(hash)
+	n := stripeOf(key)
+	s := &t.stripes[n]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := t.pin(s, key, now); e != nil {
@@ -163,16 +132,15 @@ func (t *Table) PinNew(key hostkey.Key, now time.Duration) *Entry {
 		}
 		return s.others.Load()
 	}
+	e := &Entry{Key: key, Used: now, pins: 1, stripe: n}
+	e.table = t
+	// Raise the counters before the entry can be found, so that a reader who sees 0 has
+	// missed nothing.
+	t.entries.Add(1)
+	s.some.Add(1)
 	if s.hosts == nil {
 		s.hosts = map[hostkey.Key]*Entry{}
 	}
-	e := &Entry{Key: key, hash: hash, Used: now, pins: 1}
-	e.table = t
-	// Raise the counters and set the mark before the entry can be found, so
-	// that a reader who sees neither has missed nothing.
-	s.entries.Add(1)
-	t.entries.Add(1)
-	s.marks.add(hash)
 	s.hosts[key] = e
 	return e
 }
@@ -182,7 +150,7 @@ func (t *Table) Unpin(e *Entry, now time.Duration) {
 	if e.Others {
 		return
 	}
-	s := t.stripe(e.hash)
+	s := &t.stripes[e.stripe]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e.pins--
@@ -192,7 +160,7 @@ func (t *Table) Unpin(e *Entry, now time.Duration) {
 // forget drops e if it has healed or is over, unless it is in use, and reports whether it
 // did. If an entry that lacks tokens has lapsed but must stay, forget gives it its tokens
 // back. The stripe must be locked.
-func (t *Table) forget(s *stripe, e *Entry, now time.Duration) bool {
+func (t *Table) forget(s *places, e *Entry, now time.Duration) bool {
 	e.Lock()
 	defer e.Unlock()
 	if e.Guards != nil {
@@ -208,31 +176,40 @@ func (t *Table) forget(s *stripe, e *Entry, now time.Duration) bool {
 	return false
 }
 
-// drop drops e. The stripe and e must be locked.
-func (t *Table) drop(s *stripe, e *Entry) {
+// drop drops e. The stripe and e must be locked. It must not be inlined, to keep the stack
+// frame of PinNew small.
+//
+//go:noinline
+func (t *Table) drop(s *places, e *Entry) {
 	if e.Guards != nil {
 		e.Guards.Gates.Clear()
 	}
-	delete(s.hosts, e.Key)
-	unmark(&s.marks, e.hash, s.hosts)
-	s.entries.Add(-1)
+	s.stripe.drop(e.Key)
 	t.entries.Add(-1)
 }
 
 // evict makes room in s, and reports whether it could. The stripe must be locked.
-func (t *Table) evict(s *stripe, now time.Duration) bool {
+func (t *Table) evict(s *places, now time.Duration) bool {
+	if e := s.others.Load(); e != nil {
+		t.forget(s, e, now)
+	}
 	var idlest *Entry
 	var since time.Duration
+	found := 0
 	for _, e := range s.hosts {
 		if t.forget(s, e, now) {
 			continue
 		}
-		if used, ok := e.evictable(now); ok && (idlest == nil || used < since) {
+		used, ok := e.evictable(now)
+		if !ok {
+			continue
+		}
+		if idlest == nil || used < since {
 			idlest, since = e, used
 		}
-	}
-	if e := s.others.Load(); e != nil {
-		t.forget(s, e, now)
+		if found++; found == sample {
+			break
+		}
 	}
 	if len(s.hosts) >= perStripe && idlest != nil {
 		idlest.Lock()
@@ -245,9 +222,12 @@ func (t *Table) evict(s *stripe, now time.Duration) bool {
 // evictable reports whether making room may drop e, and the instant of its last failure.
 // An entry that misses tokens stays, because a new one would have all of them again.
 func (e *Entry) evictable(now time.Duration) (used time.Duration, ok bool) {
+	if e.pins > 0 {
+		return 0, false
+	}
 	e.Lock()
 	defer e.Unlock()
-	return e.Used, e.pins == 0 && e.Debt.Missing == 0 && !e.binding(now)
+	return e.Used, e.Debt.Missing == 0 && !e.binding(now)
 }
 
 // sweepGates drops the gates of keys that have no state worth keeping. It looks at
@@ -266,8 +246,8 @@ func (t *Table) sweepGates(now time.Duration) {
 }
 
 // locked yields each stripe, locked meanwhile.
-func (t *Table) locked() iter.Seq[*stripe] {
-	return func(yield func(*stripe) bool) {
+func (t *Table) locked() iter.Seq[*places] {
+	return func(yield func(*places) bool) {
 		for i := range t.stripes {
 			s := &t.stripes[i]
 			s.mu.Lock()
@@ -345,7 +325,7 @@ func (t *Table) Refit(sizeOf func(*Entry) int64) {
 // if the host would share it and it lacks tokens. Otherwise it returns nil. Unlike
 // Pin, Find changes nothing: decisions are the same whether or not anybody looks.
 func (t *Table) Find(key hostkey.Key, now time.Duration) *Entry {
-	s := t.stripe(key.Hash())
+	s := t.stripe(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.hosts[key]; e != nil && e.troubled(now) {

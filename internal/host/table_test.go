@@ -55,7 +55,7 @@ func sameStripe(n int) []hostkey.Key {
 	first := hostkey.Key{Host: "host", Port: "443"}
 	keys := []hostkey.Key{first}
 	for i := 0; len(keys) < n; i++ {
-		if k := (hostkey.Key{Host: "host" + strconv.Itoa(i), Port: "443"}); k.Hash()%host.Stripes == first.Hash()%host.Stripes {
+		if k := (hostkey.Key{Host: "host" + strconv.Itoa(i), Port: "443"}); host.StripeOf(k) == host.StripeOf(first) {
 			keys = append(keys, k)
 		}
 	}
@@ -68,11 +68,11 @@ func TestHostTable_MakesAndDrops(t *testing.T) {
 	r := play.Rules(t, retrip.Policy{})
 	key := hostkey.Key{Host: "example.com", Port: "443"}
 	u := &url.URL{Scheme: "https", Host: "Example.com"}
-	assert.True(t, table.Calm(u, new(host.Hash)))
+	assert.True(t, table.Calm(u, new(host.Place)))
 	assert.Nil(t, table.Pin(key, 0), "a healthy host has no entry")
 
 	e := failAt(&table, key, r, refusal, 0)
-	assert.False(t, table.Calm(u, new(host.Hash)))
+	assert.False(t, table.Calm(u, new(host.Place)))
 	assert.EqualValues(t, 1, table.Entries())
 	assert.Same(t, e, table.Pin(key, 0))
 	table.Unpin(e, 0)
@@ -84,7 +84,7 @@ func TestHostTable_MakesAndDrops(t *testing.T) {
 	}
 	succeedAt(&table, key, r, 0)
 	assert.Nil(t, table.Pin(key, 0), "healed")
-	assert.True(t, table.Calm(u, new(host.Hash)))
+	assert.True(t, table.Calm(u, new(host.Place)))
 	assert.Empty(t, inTrouble(&table, 0))
 
 	assert.NotSame(t, e, failAt(&table, key, r, refusal, 0))
@@ -245,7 +245,7 @@ func TestHostTable_Concurrently(t *testing.T) {
 					}
 				}
 				table.Unpin(e, 0)
-				table.Calm(&url.URL{Host: key.Host}, new(host.Hash))
+				table.Calm(&url.URL{Host: key.Host}, new(host.Place))
 			}
 		})
 	}

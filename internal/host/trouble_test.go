@@ -5,10 +5,8 @@ package host_test
 
 import (
 	"fmt"
-	"math/bits"
 	"net/http"
 	"net/url"
-	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -24,66 +22,14 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// likeFirst returns n hosts of one stripe. The marks of all but the first share
-// the given number of their three bits with that of the first.
-func likeFirst(n, shared int) []string {
-	var hosts []string
-	var first, mine uint64
-	var word int
-	for i := 0; len(hosts) < n; i++ {
-		name := "host" + strconv.Itoa(i) + ".example"
-		hash := hostkey.Hash(&url.URL{Scheme: "https", Host: name})
-		if hosts == nil {
-			// In one process of 22, two of the bits of the first host's mark are
-			// the same, and in one of 4096 all three. Then no other shares two.
-			if word, mine = host.Mark(hash); bits.OnesCount64(mine) == 3 {
-				first, hosts = hash, []string{name}
-			}
-			continue
-		}
-		if w, b := host.Mark(hash); w == word && bits.OnesCount64(b&mine) == shared && hash%host.Stripes == first%host.Stripes {
-			hosts = append(hosts, name)
-		}
-	}
-	return hosts
-}
-
-// The marks of hosts in trouble may cover that of another host, and prove
-// nothing about it. They stay as long as their own hosts are in trouble.
-func TestHostMarks_Covered(t *testing.T) {
-	var table host.Table
-	r := play.Rules(t, retrip.Policy{})
-	calm := func(name string) bool {
-		return table.Calm(&url.URL{Scheme: "https", Host: name}, new(host.Hash))
-	}
-	hosts := likeFirst(1, 0)
-	hash := hostkey.Hash(&url.URL{Scheme: "https", Host: hosts[0]})
-	for _, name := range likeFirst(40, 1)[1:] {
-		hosts = append(hosts, name)
-		failAt(&table, hostkey.Key{Host: name, Port: "443"}, r, refusal, 0)
-	}
-	require.True(t, table.Covers(hash), "covered")
-	assert.True(t, calm(hosts[0]))
-	for i, name := range hosts[1:] {
-		for range 3 {
-			assert.False(t, calm(name))
-			succeedAt(&table, hostkey.Key{Host: name, Port: "443"}, r, 0)
-		}
-		assert.True(t, calm(name), i)
-	}
-	for _, word := range table.Marks(hash) {
-		assert.Zero(t, word)
-	}
-}
-
 // A host in trouble is never taken for a healthy one: not while others that
-// share its stripe or its mark come and go, and not while someone looks at the
+// share its stripe come and go, and not while someone looks at the
 // table or replaces the policies.
-func TestHostMarks_NeverForget(t *testing.T) {
+func TestHostTable_NeverForgets(t *testing.T) {
 	var table host.Table
 	r := play.Rules(t, retrip.Policy{})
-	hosts := append(append(likeFirst(4, 1), likeFirst(4, 2)[1:]...), "a.example", "b.example")
-	for _, key := range sameStripe(6) {
+	hosts := []string{"a.example", "b.example"}
+	for _, key := range sameStripe(12) {
 		hosts = append(hosts, key.Host)
 	}
 	done := make(chan struct{})
@@ -108,7 +54,7 @@ func TestHostMarks_NeverForget(t *testing.T) {
 			// This goroutine alone decides about its host.
 			key, u := hostkey.Key{Host: name, Port: "443"}, &url.URL{Scheme: "https", Host: name}
 			look := func(want bool, when string) bool {
-				return assert.Equal(t, want, table.Calm(u, new(host.Hash)), "%s %s", name, when)
+				return assert.Equal(t, want, table.Calm(u, new(host.Place)), "%s %s", name, when)
 			}
 			for range rounds {
 				failAt(&table, key, r, refusal, 0)
@@ -136,7 +82,7 @@ func TestHostMarks_NeverForget(t *testing.T) {
 // A success pays into the budget of a host that came into trouble while the
 // request was under way, whatever happens to other hosts and to the policies
 // meanwhile.
-func TestHostMarks_TroubleMeanwhile(t *testing.T) {
+func TestHostTable_TroubleMeanwhile(t *testing.T) {
 	tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}}
 	get := func(name string, header http.Header) {
 		req, err := http.NewRequest(http.MethodGet, "https://"+name, nil)
@@ -181,7 +127,7 @@ func TestHostMarks_TroubleMeanwhile(t *testing.T) {
 			assert.NoError(t, tr.SetPolicies(tr.Policy, map[string]retrip.Policy{fmt.Sprintf("*.other%d.example", i%3): {}}))
 		}
 	})
-	for _, name := range append(likeFirst(4, 2), "a.example", "b.example:8443") {
+	for _, name := range []string{"a.example", "b.example:8443", "host", "host0", "host1", "host2"} {
 		working.Go(func() {
 			tokens := func() float64 {
 				return play.Must(tr.HostState(hostkey.Of(&url.URL{Scheme: "https", Host: name}).String())).Tokens

@@ -35,9 +35,13 @@ const (
 
 // KindOf returns how the body of req can be replayed.
 func KindOf(req *http.Request) Kind {
-	if req.Body == nil || req.Body == http.NoBody {
+	if req.Body == nil || req.Body == http.NoBody { // most requests; inlined
 		return None
 	}
+	return kindOf(req)
+}
+
+func kindOf(req *http.Request) Kind {
 	unread, memory := body.InMemory(req.Body)
 	switch {
 	case memory && req.ContentLength > 0 && unread != req.ContentLength:
