@@ -29,7 +29,7 @@ FOREIGN = /lab(/ops|/ops/demo|/figures)?$$
 # of tests aren't among them.
 LIBRARY = $(shell $(GO) list -deps -f '{{with .Module}}{{if .Main}}{{$$.ImportPath}}{{end}}{{end}}' .)
 
-.PHONY: help check quick test race lint vuln golangci cover fuzz tables worlds defects examples demo cross api heavy figures bench weight
+.PHONY: help check quick test race lint vuln golangci cover fuzz tables worlds defects examples demo cross api heavy figures bench instructions weight
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -143,6 +143,9 @@ figures: ## draw the pictures of docs/img that show figures (a minute)
 
 bench: ## measure what retries cost with retrip and its peers (minutes), with ARGS=-save or ARGS='-guard -rounds 5', on a quiet machine
 	$(GO) -C lab/bench run . $(ARGS)
+
+instructions: ## count the instructions of requests with valgrind, and fail if there are too many (minutes)
+	$(GO) -C lab/bench run . -instructions
 
 weight: ## how large retrip, its peers and client_golang make a small program
 	$(GO) -C lab/bench run . -weight $(ARGS)

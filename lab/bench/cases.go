@@ -4,6 +4,7 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -29,6 +30,7 @@ const target = "http://api.example.com/v1/things"
 var cases = []benchCase{
 	{"Transport/GET/serial", 0, get},
 	{"Transport/POST/serial", 0, post},
+	{"Transport/GET/fresh", 0, fresh},
 	{"Client/GET/serial", 0, get},
 	{"Client/POST/serial", 0, post},
 	{"Client/retry-GET", 2, get},
@@ -36,6 +38,17 @@ var cases = []benchCase{
 
 func get() *call  { return newCall(http.MethodGet, target, 0) }
 func post() *call { return newCall(http.MethodPost, target, 1<<10) }
+
+// fresh is a GET made anew each time, with a context as a server gives its handlers.
+func fresh() *call {
+	c := get()
+	type key int
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	for i := range 3 {
+		c.ctx = context.WithValue(c.ctx, key(i), i)
+	}
+	return c
+}
 
 func (c benchCase) atTransport() bool { return strings.HasPrefix(c.name, "Transport/") }
 
@@ -47,6 +60,16 @@ func (c benchCase) able(p peer) bool {
 // run measures p. Retries don't wait.
 func (c benchCase) run(b *testing.B, p peer) {
 	b.ReportAllocs()
+	next := c.request(p)
+	for b.Loop() {
+		if err := next(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// request returns a function that makes a request with p.
+func (c benchCase) request(p peer) func() error {
 	var d doer
 	base, instant := newStub(c.fails), c.fails > 0
 	if c.atTransport() {
@@ -55,12 +78,12 @@ func (c benchCase) run(b *testing.B, p peer) {
 		d = p.client(base, instant)
 	}
 	call := c.call()
-	for b.Loop() {
+	return func() error {
 		resp, err := d.Do(call.next())
 		if err != nil || resp.StatusCode != http.StatusOK {
-			b.Fatal(resp, err)
+			return fmt.Errorf("%v, %w", resp, err)
 		}
-		resp.Body.Close()
+		return resp.Body.Close()
 	}
 }
 

@@ -54,9 +54,10 @@ var peers = []peer{
 	{name: "bare", once: true, transport: func(base http.RoundTripper, _ bool) http.RoundTripper { return base }},
 	{name: "bare-timeout", once: true, transport: func(base http.RoundTripper, _ bool) http.RoundTripper { return timeout{base} }},
 	{name: "loop", transport: func(base http.RoundTripper, instant bool) http.RoundTripper { return &loop{base, instant} }},
-	{name: "retrip", transport: newRetrip(false, false)},
-	{name: "retrip-metrics", transport: newRetrip(true, false)},
-	{name: "retrip-timeouts", transport: newRetrip(true, true)},
+	{name: "retrip", transport: newRetrip(nil, retrip.Policy{})},
+	{name: "retrip-metrics", transport: newRetrip(&retrip.Metrics{}, retrip.Policy{})},
+	{name: "retrip-timeouts", transport: newRetrip(&retrip.Metrics{}, retrip.Policy{Deadline: 24 * time.Hour, AttemptTimeout: time.Hour})},
+	{name: "retrip-hedge", transport: newRetrip(&retrip.Metrics{}, retrip.Policy{Hedge: 0.05})},
 	{name: "rehttp", transport: newRehttp},
 	{name: "httpretry", transport: newHTTPRetry},
 	{name: "failsafe-go", transport: newFailsafe},
@@ -64,17 +65,10 @@ var peers = []peer{
 	{name: "heimdall", whole: newHeimdall},
 }
 
-// newRetrip returns a retrip Transport with or without metrics, and with or
-// without a deadline and an attempt timeout.
-func newRetrip(metrics, timeouts bool) func(http.RoundTripper, bool) http.RoundTripper {
+// newRetrip returns a retrip Transport with these metrics, or none, and this policy.
+func newRetrip(metrics *retrip.Metrics, policy retrip.Policy) func(http.RoundTripper, bool) http.RoundTripper {
 	return func(base http.RoundTripper, instant bool) http.RoundTripper {
-		t := &retrip.Transport{Base: base}
-		if metrics {
-			t.Metrics = &retrip.Metrics{}
-		}
-		if timeouts {
-			t.Policy.Deadline, t.Policy.AttemptTimeout = 24*time.Hour, time.Hour
-		}
+		t := &retrip.Transport{Base: base, Metrics: metrics, Policy: policy}
 		if instant {
 			t.Policy.Backoff.Base = retrip.Off
 			t.Policy.Budget = retrip.Off // failures in a row would exhaust it

@@ -11,6 +11,7 @@
 //	go run . -save    also save the results, and update the pages
 //	go run . -render  update the pages from the saved results
 //	go run . -weight  measure and print only how large the libraries make a program; -save replaces these results alone
+//	go run . -instructions  count the instructions of requests with valgrind, and fail if there are too many
 //	go run . -guard   fail if times have got much longer, compared with those of the peers
 package main
 
@@ -42,10 +43,28 @@ func main() {
 	render := flag.Bool("render", false, "write the sections from the results saved before")
 	weight := flag.Bool("weight", false, "measure only how large the libraries make a program")
 	guard := flag.Bool("guard", false, "measure only what is guarded, and fail if a ratio is out of bounds")
+	counted := flag.Bool("instructions", false, "count the instructions of requests with valgrind, and fail if there are too many")
+	turnOf, turnPeer, turns := flag.String("turn", "", "make requests of this kind, for -instructions"), flag.String("peer", "", "with this peer"), flag.Int("turns", 0, "so many")
 	log.SetFlags(0)
 	log.SetPrefix("bench: ")
 	testing.Init()
 	flag.Parse()
+	if *turnOf != "" {
+		if err := turn(*turnOf, *turnPeer, *turns); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
+	if *counted {
+		var wanted *regexp.Regexp
+		if *run != "" {
+			wanted = regexp.MustCompile(*run)
+		}
+		if err := instructions(wanted, os.Stdout); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
 	if *guard {
 		*run = guardedRuns
 	}

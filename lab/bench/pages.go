@@ -26,6 +26,7 @@ var titles = map[string]string{
 	"loop":            "20 lines by hand",
 	"retrip-metrics":  "retrip, metrics",
 	"retrip-timeouts": "retrip, metrics, timeouts",
+	"retrip-hedge":    "retrip, metrics, hedges",
 }
 
 // updatePages rewrites the generated sections of the pages.
@@ -114,7 +115,11 @@ a small program with net/http, stripped and as it is built.
 	own := r.row("retrip-metrics")
 	for _, p := range peers[1:] {
 		var cells []string
-		for i, c := range r.row(p.name) {
+		row := r.row(p.name)
+		if row[0] == none && row[2] == none {
+			continue // not measured yet
+		}
+		for i, c := range row {
 			if c.value < own[i].value && !strings.HasPrefix(p.name, "retrip") {
 				c.text = "**" + c.text + "**"
 			}
@@ -139,7 +144,10 @@ func (r *results) row(peer string) []cell {
 			row[3+i] = cell{longer, fmt.Sprintf("%+.1f ± %.1f %%", 100*longer, 100*margin)}
 		}
 	}
-	if stripped, plain, ok := r.grown(strings.TrimSuffix(strings.TrimSuffix(peer, "-timeouts"), "-metrics")); ok {
+	if strings.HasPrefix(peer, "retrip-") {
+		peer = "retrip"
+	}
+	if stripped, plain, ok := r.grown(peer); ok {
 		row[5] = cell{stripped, fmt.Sprintf("%+.1f, %+.1f", stripped, plain)}
 	}
 	return row

@@ -66,6 +66,8 @@ func (s *stub) RoundTrip(req *http.Request) (*http.Response, error) {
 // get, so each use restores all of it.
 type call struct {
 	req, fresh *http.Request
+	ctx        context.Context // nil: the request isn't made anew
+	cancel     context.CancelFunc
 	reader     *bytes.Reader
 	payload    []byte
 }
@@ -91,6 +93,13 @@ func newCall(method, url string, size int) *call {
 func (c *call) next() *http.Request {
 	if c.reader != nil {
 		c.reader.Reset(c.payload)
+	}
+	if c.ctx != nil {
+		req, err := http.NewRequestWithContext(c.ctx, c.fresh.Method, target, nil)
+		if err != nil {
+			panic(err)
+		}
+		return req
 	}
 	*c.req = *c.fresh
 	return c.req
