@@ -61,7 +61,7 @@ func (s Step) say(h http.Header, now time.Time) time.Duration {
 	case OfAll:
 		h.Set("Retry-After", seconds)
 		h.Set("X-RateLimit-Global", "true")
-		return wait
+		return time.Duration(s.Wait) * time.Second
 	case Services:
 		h.Set("X-Ratelimit-Remaining-Requests", "0")
 		h.Set("X-Ratelimit-Reset-Requests", seconds+"s")
