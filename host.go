@@ -40,11 +40,14 @@ type HostState struct {
 	LastFailure    Reason        // reason of the last failed attempt; empty if unknown
 	LastStatus     int           // status of its response; 0 if it had none
 	LastError      string        // kind of its error, such as "connection_refused"; empty if it had none
+	LastWait       time.Duration // the wait that its response asked for; 0 if it asked for none
 	FailedAgo      time.Duration // time since LastFailure
 	LastGiveUp     Reason        // reason of the last give-up; empty if there was none
 	Failed         int           // requests that failed in the last five minutes, for any reason
 	Canceled       int           // requests that their callers canceled in the last five minutes
 	Answered       int           // requests that were answered in the last five minutes, from the first of those on
+	MinuteFailed   int           // of these requests, those that failed in the last minute
+	MinuteAll      int           // and all that ended in the last minute: failed, canceled or answered
 	AnsweredAgo    time.Duration // time since the last of these
 	FailingFor     time.Duration // time from the first failed request of the last outage to its last, with never five minutes or a recovery between two
 	EarlierOutages int           // outages before that, each with a recovery after it; five minutes without a failed request forget them
@@ -69,6 +72,8 @@ type hostStateJSON struct {
 	Failed         int          `json:"failed,omitempty"`   // within 5 minutes
 	Canceled       int          `json:"canceled,omitempty"` // within 5 minutes
 	Answered       int          `json:"answered,omitempty"` // within 5 minutes
+	MinuteFailed   int          `json:"minute_failed,omitempty"`
+	MinuteAll      int          `json:"minute_all,omitempty"`
 	AnsweredAgo    string       `json:"answered_ago,omitempty"`
 	FailingFor     string       `json:"failing_for,omitempty"`
 	FailingAgo     string       `json:"failing_ago,omitempty"`
@@ -77,6 +82,7 @@ type hostStateJSON struct {
 	LastFailure    Reason       `json:"last_failure,omitempty"`
 	LastStatus     int          `json:"last_status,omitempty"`
 	LastError      string       `json:"last_error,omitempty"`
+	LastWait       string       `json:"last_wait,omitempty"`
 	FailedAgo      string       `json:"failed_ago,omitempty"`
 	LastGiveUp     Reason       `json:"last_give_up,omitempty"`
 	FleetTokens    *float64     `json:"fleet_tokens,omitempty"` // nil: not known
@@ -86,7 +92,8 @@ type hostStateJSON struct {
 // MarshalJSON writes durations like "1.5s" and an unlimited Size as "off".
 func (s HostState) MarshalJSON() ([]byte, error) {
 	wire := hostStateJSON{Host: s.Host, Policy: s.Policy, Tokens: &s.Tokens, Size: s.Size, FailedRetries: s.FailedRetries, StoppedRoutes: s.StoppedRoutes, PausedFor: s.PausedFor.String(), Breaker: s.Breaker,
-		OpenFor: s.OpenFor.String(), Waiting: s.Waiting, Held: s.Held, Failed: s.Failed, Canceled: s.Canceled, Answered: s.Answered, Recovered: s.Recovered, EarlierOutages: s.EarlierOutages,
+		OpenFor: s.OpenFor.String(), Waiting: s.Waiting, Held: s.Held, Failed: s.Failed, Canceled: s.Canceled, Answered: s.Answered, MinuteFailed: s.MinuteFailed, MinuteAll: s.MinuteAll,
+		Recovered: s.Recovered, EarlierOutages: s.EarlierOutages,
 		LastFailure: s.LastFailure, LastStatus: s.LastStatus, LastError: s.LastError, LastGiveUp: s.LastGiveUp}
 	if s.Size == 0 {
 		wire.Tokens, wire.Size = nil, "off"
@@ -96,6 +103,9 @@ func (s HostState) MarshalJSON() ([]byte, error) {
 	}
 	if s.LastFailure != "" {
 		wire.FailedAgo = s.FailedAgo.String()
+	}
+	if s.LastWait > 0 {
+		wire.LastWait = s.LastWait.String()
 	}
 	if s.Failed > 0 {
 		wire.FailingFor, wire.FailingAgo = s.FailingFor.String(), s.FailingAgo.String()
@@ -188,6 +198,7 @@ func (t *Transport) state(s *settings, e *host.Entry, key hostkey.Key, now time.
 	}
 	if f, ok := t.tables.Failures.Find(key, now); ok {
 		state.Failed, state.Canceled, state.Answered = f.Failed, f.Canceled, f.Answered
+		state.MinuteFailed, state.MinuteAll = f.MinuteFailed, f.MinuteAll
 		if f.Answered > 0 {
 			state.AnsweredAgo = max(0, now-f.Answer)
 		}
@@ -201,7 +212,7 @@ func (t *Transport) state(s *settings, e *host.Entry, key hostkey.Key, now time.
 	}
 	if how != (host.Failure{}) {
 		state.LastFailure, state.FailedAgo = wordOf(decide.Reason(how.Reason)), max(0, now-at)
-		state.LastStatus, state.LastError = int(how.Status), fault.Kind(how.Kind).String()
+		state.LastStatus, state.LastError, state.LastWait = int(how.Status), fault.Kind(how.Kind).String(), how.Wait
 	}
 	state.LastGiveUp = wordOf(decide.Reason(gaveUp))
 	return state
@@ -283,8 +294,13 @@ func (o owner) logHost(ctx context.Context, level slog.Level, change string, s *
 		slog.Int("failed_retries", s.FailedRetries),
 		slog.String("last_give_up", string(s.LastGiveUp)),
 	}
-	if s.StoppedRoutes != "" {
-		attrs = append(attrs, slog.String("stopped_routes", s.StoppedRoutes))
+	for _, text := range [][2]string{{"last_failure", string(s.LastFailure)}, {"last_error", s.LastError}, {"stopped_routes", s.StoppedRoutes}} {
+		if text[1] != "" {
+			attrs = append(attrs, slog.String(text[0], text[1]))
+		}
+	}
+	if s.LastStatus != 0 {
+		attrs = append(attrs, slog.Int("last_status", s.LastStatus))
 	}
 	o.t.Logger.LogAttrs(ctx, level, "retrip: host", attrs...)
 }

@@ -32,6 +32,7 @@ var outages = []struct {
 	status int
 	kind   string // of the error
 	giveUp retrip.Reason
+	asks   string // how long the server asks to wait
 }{
 	{name: "POST", method: "POST", status: 503, giveUp: "not_idempotent"},
 	{name: "one attempt", policy: retrip.Policy{MaxAttempts: 1}, status: 503, giveUp: "max_attempts"},
@@ -40,7 +41,7 @@ var outages = []struct {
 	{name: "refused by the fleet", policy: retrip.Policy{Budget: 1000}, fleet: true, status: 503, giveUp: "fleet_budget"},
 	{name: "throttled", policy: retrip.Policy{MaxAttempts: 1}, base: answer(429), status: 429, giveUp: "max_attempts"},
 	{name: "no such host", base: failWith(&net.DNSError{Err: "no such host", Name: "x", IsNotFound: true}), kind: "no_such_host"},
-	{name: "too long a wait", base: askToWait, status: 503, giveUp: "wait_too_long"},
+	{name: "too long a wait", base: askToWait, status: 503, giveUp: "wait_too_long", asks: "2h0m0s"},
 }
 
 func answer(status int) testenv.RoundTripper {
@@ -119,17 +120,18 @@ func TestHandler_EveryOutage(t *testing.T) {
 				assert.Equal(t, tt.giveUp, state.LastGiveUp)
 				assert.Equal(t, state, play.Must(tr.HostState("down.example:80")))
 				text := html()
-				for _, want := range []string{"1 host fails", "100 of 100 failed", "down.example:80", "from 00:00:01 to 00:01:40", "no answer since"} {
+				for _, want := range []string{"1 host fails", "100 of 100 failed<br>61 of 61 in the last minute<br>", "down.example:80", "from 00:00:01 to 00:01:40", "no answer since"} {
 					assert.Contains(t, text, want)
 				}
 				assert.NotContains(t, text, calm)
+				assert.Equal(t, tt.asks != "", strings.Contains(text, "asked to wait "+tt.asks))
 				assert.Equal(t, 1.0, failingHosts(t, metrics))
 
 				// One answer may be luck.
 				well = true
 				send()
 				text = html()
-				for _, want := range []string{"1 host fails", "100 of 101 failed", "from 00:00:01 to 00:01:40", "last answer 1s ago"} {
+				for _, want := range []string{"1 host fails", "100 of 101 failed<br>61 of 62 in the last minute<br>", "from 00:00:01 to 00:01:40", "last answer 1s ago"} {
 					assert.Contains(t, text, want)
 				}
 				for range 2 {
@@ -148,6 +150,7 @@ func TestHandler_EveryOutage(t *testing.T) {
 				time.Sleep(4*time.Minute + 30*time.Second)
 				require.Len(t, tr.HostStates(), 1)
 				assert.Contains(t, html(), "1 host has recovered")
+				assert.Contains(t, html(), "none in the last minute")
 				time.Sleep(30 * time.Second)
 				for _, s := range tr.HostStates() {
 					assert.True(t, s.Held && s.Failed == 0 && s.FailingFor == 0, s)
@@ -190,14 +193,14 @@ func TestHandler_TwoOutages(t *testing.T) {
 			}
 		}
 		send(10, false)
-		shows(0, 9*time.Second, false, "10 of 10 failed", "from 00:00:00 to 00:00:09<br>")
+		shows(0, 9*time.Second, false, "10 of 10 failed<br>10 of 10 in the last minute<br>", "from 00:00:00 to 00:00:09<br>")
 		send(2, true) // not enough to end the outage
 		send(1, false)
 		shows(0, 12*time.Second, false, "11 of 13 failed", "from 00:00:00 to 00:00:12<br>")
 		send(150, true)
 		shows(0, 12*time.Second, true, "11 of 163 failed", "from 00:00:00 to 00:00:12<br>")
 		send(20, false)
-		shows(1, 19*time.Second, false, "31 of 183 failed", "from 00:02:43 to 00:03:02, 1 outage before<br>")
+		shows(1, 19*time.Second, false, "31 of 183 failed<br>20 of 63 in the last minute<br>", "from 00:02:43 to 00:03:02, 1 outage before<br>")
 		time.Sleep(6 * time.Minute)
 		send(1, false)
 		shows(0, 0, false, "1 of 1 failed", "at 00:09:03<br>")

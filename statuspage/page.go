@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"html/template"
 	"strconv"
@@ -68,9 +67,7 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 		return strings.Join(words, " ")
 	},
 	"words": func(r retrip.Reason) string { return strings.ReplaceAll(string(r), "_", "_\u200b") },
-	// Spaces let the browser break the line between fields.
-	"text": func(data json.RawMessage) string { return strings.ReplaceAll(string(data), `,"`, `, "`) },
-	"time": func(t time.Time) string { return t.Format("2006-01-02 15:04:05 UTC") },
+	"time":  func(t time.Time) string { return t.Format("2006-01-02 15:04:05 UTC") },
 	"one": func(n int, one, many string) string {
 		if n == 1 {
 			return one
@@ -85,7 +82,8 @@ type row struct {
 	at time.Time
 }
 
-func (r row) Requests() int { return r.Failed + r.Canceled + r.Answered }
+// All is the number of requests that ended in five minutes.
+func (r row) All() int { return r.Failed + r.Canceled + r.Answered }
 
 // From and To are the times of the first failed request and of the last.
 func (r row) From() string { return clock(r.at.Add(-r.FailingAgo - r.FailingFor)) }
@@ -97,7 +95,7 @@ func clock(t time.Time) string { return t.Format(time.TimeOnly) }
 func runbook(of retrip.Reason) string {
 	section := "retripgivingup"
 	switch of {
-	case "fails", "", retrip.ReasonServerError, retrip.ReasonThrottled, retrip.ReasonStatus, retrip.ReasonPending, retrip.ReasonTimeout, retrip.ReasonError:
+	case "fails", "", retrip.ReasonServerError, retrip.ReasonStatus, retrip.ReasonPending, retrip.ReasonTimeout, retrip.ReasonError:
 		section = "retriprequestsfailing"
 	case retrip.ReasonBudgetExhausted, retrip.ReasonRetriesFailing:
 		section = "retripbudgetexhausted"
@@ -107,8 +105,8 @@ func runbook(of retrip.Reason) string {
 		section = "retriprequestscanceled"
 	case "paused":
 		section = "retriphostpaused"
-	case "waiting":
-		section = "retripserversasktowait"
+	case "waiting", retrip.ReasonThrottled:
+		section = "retripthrottled"
 	}
 	return "https://github.com/retrip/retrip/blob/main/docs/runbook.md#" + section
 }

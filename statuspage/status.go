@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -59,9 +60,32 @@ type policyStatus struct {
 }
 
 type policy struct {
-	Policy json.RawMessage `json:"policy"`
+	Policy json.RawMessage `json:"policy,omitempty"`
 	Code   []string        `json:"code,omitempty"` // fields that are Go functions
 }
+
+// Settings returns the fields of p that are set, by their names in JSON.
+func (p policy) Settings() (list []setting) {
+	var add func(prefix string, fields json.RawMessage)
+	add = func(prefix string, fields json.RawMessage) {
+		var values map[string]json.RawMessage
+		if json.Unmarshal(fields, &values) != nil {
+			value := strings.NewReplacer(`"`, "", "[", "", "]", "", ",", ", ").Replace(string(fields))
+			list = append(list, setting{prefix, cmp.Or(value, "none")})
+			return
+		}
+		for _, name := range slices.Sorted(maps.Keys(values)) {
+			add(strings.TrimPrefix(prefix+"."+name, "."), values[name])
+		}
+	}
+	add("", p.Policy)
+	for _, name := range p.Code {
+		list = append(list, setting{name, "a Go function"})
+	}
+	return list
+}
+
+type setting struct{ Name, Value string }
 
 // asked describes the one host that the request asked for.
 type asked struct {
@@ -92,16 +116,43 @@ func statusOf(transports map[string]*retrip.Transport, host string) *status {
 		if s.Asked == nil {
 			continue
 		}
-		state, err := t.HostState(host)
-		p, policyErr := t.PolicyFor(host)
-		if err = cmp.Or(err, policyErr); err != nil {
+		found, err := lookUp(t, host)
+		if err != nil {
 			s.Asked.Error = shortened(err.Error())
-			continue
 		}
-		state.Host = shortened(state.Host)
-		s.Asked.Of = append(s.Asked.Of, hostAsked{name, state, inWords(p)})
+		for _, state := range found {
+			one := hostAsked{Transport: name, State: state}
+			if p, err := t.PolicyFor(state.Host); err == nil { // else the page lists it under its pattern
+				one.policy = inWords(p)
+			}
+			one.State.Host = shortened(state.Host)
+			s.Asked.Of = append(s.Asked.Of, one)
+		}
 	}
 	return s
+}
+
+// lookUp returns the states of the hosts that the text means: one that the page shows by
+// this text, those of this name that it shows with any port, or else the host itself. Its
+// port is that of https if the text has none.
+func lookUp(t *retrip.Transport, text string) (found []retrip.HostState, err error) {
+	for _, h := range t.HostStates() {
+		name, _, _ := net.SplitHostPort(h.Host)
+		if shortened(h.Host) == text || strings.EqualFold(name, strings.Trim(text, "[]")) {
+			found = append(found, h)
+		}
+	}
+	if found != nil {
+		return found, nil
+	}
+	state, err := t.HostState(text)
+	if err != nil {
+		var noPort error
+		if state, noPort = t.HostState(net.JoinHostPort(strings.Trim(text, "[]"), "443")); noPort != nil {
+			return nil, err
+		}
+	}
+	return []retrip.HostState{state}, nil
 }
 
 func lookAt(name string, t *retrip.Transport) transportStatus {

@@ -92,7 +92,7 @@ func TestHandler(t *testing.T) {
 		assert.Empty(t, s.Transports[1].Hosts)
 
 		page := get(t, h, "/debug/retrip").Body.String()
-		for _, want := range []string{"open.example:443", "server_", "max_", "Idempotent is a Go function", "no request has failed", "2 hosts fail", "1 breaker open", "runbook.md#retripbreakeropen"} {
+		for _, want := range []string{"open.example:443", "server_", "max_", "<dt>gate.enabled</dt><dd>true</dd>", "<dt>Idempotent</dt><dd>a Go function</dd>", "no request has failed", "2 hosts fail", "1 breaker open", "runbook.md#retripbreakeropen"} {
 			assert.Contains(t, page, want)
 		}
 
@@ -117,11 +117,40 @@ func TestHandler_OneHost(t *testing.T) {
 	assert.NotContains(t, w.Body.String(), "pass")
 	assert.NotContains(t, w.Body.String(), "token")
 	assert.Contains(t, w.Body.String(), "it is a URL")
-	w = get(t, h, "/?host=example.com")
-	assert.Equal(t, http.StatusBadRequest, w.Code)
-	assert.Contains(t, w.Body.String(), "it has no port")
 	w = get(t, h, "/?host="+url.QueryEscape(`"><script>alert(1)</script>`))
 	assert.NotContains(t, w.Body.String(), "<script")
+}
+
+// The page finds a host by each text that its own tables show, and by a name without a port.
+func TestHandler_LookUp(t *testing.T) {
+	tr := &retrip.Transport{Base: down, Hosts: map[string]retrip.Policy{"pattern.example": {MaxAttempts: 1}}}
+	tr.Policy = retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}
+	long := strings.Repeat("x", 400) + ".example"
+	for _, host := range []string{"pattern.example", "twice.example:8080", "twice.example:8081", "[2001:db8::1]:8443", "two\nlines.example", "user:hunter2@by-hand.example", long, "<b>"} {
+		call(tr, host)
+	}
+	for i := range 5000 {
+		call(tr, fmt.Sprint("many", i, ".example"))
+	}
+	find := func(text string) (hosts []string) {
+		found, err := lookUp(tr, text)
+		require.NoError(t, err)
+		for _, state := range found {
+			hosts = append(hosts, state.Host)
+		}
+		return hosts
+	}
+	for _, state := range tr.HostStates() {
+		if !strings.HasPrefix(state.Host, "many") {
+			assert.Equal(t, []string{state.Host}, find(shortened(state.Host)))
+		}
+	}
+	for text, want := range map[string][]string{
+		"others": {"others"}, "pattern.example": {"pattern.example:443"}, "healthy.example": {"healthy.example:443"}, "TWICE.example": {"twice.example:8080", "twice.example:8081"},
+		"[2001:db8::1]": {"[2001:db8::1]:8443"}, "2001:db8::1": {"[2001:db8::1]:8443"}, "[::1]": {"[::1]:443"},
+	} {
+		assert.Equal(t, want, find(text), text)
+	}
 }
 
 // A route whose retries are stopped is named, while the host has tokens.
@@ -188,7 +217,7 @@ func TestRunbook(t *testing.T) {
 	text, err := os.ReadFile("../docs/runbook.md")
 	require.NoError(t, err)
 	sections := strings.ToLower(string(text))
-	for _, of := range []retrip.Reason{"fails", "", "paused", "waiting", retrip.ReasonCanceled, retrip.ReasonTimeout, retrip.ReasonBreakerOpen, retrip.ReasonBudgetExhausted, retrip.ReasonDeadline} {
+	for _, of := range []retrip.Reason{"fails", "", "paused", "waiting", retrip.ReasonThrottled, retrip.ReasonCanceled, retrip.ReasonTimeout, retrip.ReasonBreakerOpen, retrip.ReasonBudgetExhausted, retrip.ReasonDeadline} {
 		_, section, _ := strings.Cut(runbook(of), "/docs/runbook.md#")
 		assert.Contains(t, sections, "\n## "+section+"\n", of)
 	}

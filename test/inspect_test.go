@@ -30,7 +30,7 @@ func TestHostStates_Canceled(t *testing.T) {
 		tr.Trace = &retrip.Trace{GiveUp: func(e retrip.Event) {
 			told = true
 			assert.Equal(t, retrip.ReasonCanceled, e.Reason)
-			assert.Equal(t, []retrip.HostState{{Host: "example.com:80", Policy: "default", Tokens: 5, Size: 5, Breaker: "closed", Canceled: 1}}, tr.HostStates())
+			assert.Equal(t, []retrip.HostState{{Host: "example.com:80", Policy: "default", Tokens: 5, Size: 5, Breaker: "closed", Canceled: 1, MinuteAll: 1}}, tr.HostStates())
 		}}
 		try(tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
 		assert.True(t, told)
@@ -138,13 +138,13 @@ func TestHostState_PolicyFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := &retrip.Transport{Base: play.Base(play.Reply(503)), Policy: retrip.Policy{MaxAttempts: 2}}
 		getFrom(t, tr, "http://example.com/")
-		want := retrip.HostState{Host: "example.com:80", Policy: "default", Tokens: 4.5, Size: 5, FailedRetries: 1, Breaker: "closed", LastFailure: "server_error", LastStatus: 503, LastGiveUp: "max_attempts", Failed: 1, Held: true}
+		want := retrip.HostState{Host: "example.com:80", Policy: "default", Tokens: 4.5, Size: 5, FailedRetries: 1, Breaker: "closed", LastFailure: "server_error", LastStatus: 503, LastGiveUp: "max_attempts", Failed: 1, MinuteFailed: 1, MinuteAll: 1, Held: true}
 		require.Equal(t, []retrip.HostState{want}, tr.HostStates())
 
 		req := play.Request(t, "GET", nil)
 		ctx := retrip.WithPolicy(req.Context(), retrip.Policy{MaxAttempts: 1, Budget: retrip.Off})
 		play.Finish(t, do(t, tr, req.WithContext(ctx)))
-		want.Failed = 2
+		want.Failed, want.MinuteFailed, want.MinuteAll = 2, 2, 2
 		assert.Equal(t, want, play.Must(tr.HostState("example.com:80")))
 		assert.Equal(t, []retrip.HostState{want}, tr.HostStates())
 
@@ -164,7 +164,7 @@ func TestHostState_BreakerSwitchedOff(t *testing.T) {
 		getFrom(t, tr, "http://example.com/")
 		require.Equal(t, retrip.BreakerOpen, play.Must(tr.HostState("example.com:80")).Breaker)
 		require.NoError(t, tr.SetPolicies(retrip.Policy{MaxAttempts: 1}, nil))
-		want := retrip.HostState{Host: "example.com:80", Policy: "default", Tokens: 5, Size: 5, Breaker: "closed", LastFailure: "server_error", LastStatus: 503, LastGiveUp: "max_attempts", Failed: 1, Held: true}
+		want := retrip.HostState{Host: "example.com:80", Policy: "default", Tokens: 5, Size: 5, Breaker: "closed", LastFailure: "server_error", LastStatus: 503, LastGiveUp: "max_attempts", Failed: 1, MinuteFailed: 1, MinuteAll: 1, Held: true}
 		assert.Equal(t, want, play.Must(tr.HostState("example.com:80")))
 		require.NoError(t, tr.SetPolicies(on, nil))
 		assert.Equal(t, retrip.BreakerOpen, play.Must(tr.HostState("example.com:80")).Breaker, "the host keeps its state")
@@ -243,11 +243,11 @@ func TestHostState_WhatCantBeAHost(t *testing.T) {
 
 func TestHostState_JSON(t *testing.T) {
 	full := retrip.HostState{Host: "example.com:443", Policy: "*.com", Tokens: 1.5, Size: 5, PausedFor: 1500 * time.Millisecond, Breaker: "open", OpenFor: time.Second,
-		Waiting: 3, LastFailure: retrip.ReasonTimeout, LastStatus: 504, LastError: "timeout", FailedAgo: time.Minute, LastGiveUp: retrip.ReasonBudgetExhausted,
-		Failed: 17, Canceled: 1, Answered: 60, AnsweredAgo: time.Second, FailingFor: 2 * time.Minute, FailingAgo: time.Minute, Recovered: true, Held: true}
+		Waiting: 3, LastFailure: retrip.ReasonTimeout, LastStatus: 504, LastError: "timeout", LastWait: 30 * time.Second, FailedAgo: time.Minute, LastGiveUp: retrip.ReasonBudgetExhausted,
+		Failed: 17, Canceled: 1, Answered: 60, MinuteFailed: 2, MinuteAll: 9, AnsweredAgo: time.Second, FailingFor: 2 * time.Minute, FailingAgo: time.Minute, Recovered: true, Held: true}
 	for want, s := range map[string]retrip.HostState{
 		`{"host":"example.com:443","policy":"*.com","tokens":1.5,"size":5,"paused_for":"1.5s","breaker":"open","open_for":"1s","waiting":3,"held":true,` +
-			`"failed":17,"canceled":1,"answered":60,"answered_ago":"1s","failing_for":"2m0s","failing_ago":"1m0s","recovered":true,"last_failure":"timeout","last_status":504,"last_error":"timeout","failed_ago":"1m0s","last_give_up":"budget_exhausted"}`: full,
+			`"failed":17,"canceled":1,"answered":60,"minute_failed":2,"minute_all":9,"answered_ago":"1s","failing_for":"2m0s","failing_ago":"1m0s","recovered":true,"last_failure":"timeout","last_status":504,"last_error":"timeout","last_wait":"30s","failed_ago":"1m0s","last_give_up":"budget_exhausted"}`: full,
 		`{"host":"a:80","policy":"default","size":"off","paused_for":"0s","breaker":"closed","open_for":"0s","waiting":0,"held":false}`: {Host: "a:80", Policy: "default", Breaker: "closed"},
 	} {
 		data, err := json.Marshal(s)

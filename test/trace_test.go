@@ -288,7 +288,7 @@ func TestTrace_HostBudget(t *testing.T) {
 		assert.Equal(t, []string{"WARN retries_stopped"}, hostLog(log.String()))
 		require.Len(t, states, 1)
 		assert.Equal(t, 3, states[0].FailedRetries)
-		assert.Contains(t, log.String(), "tokens=3.5 failed_retries=3 last_give_up=retries_failing")
+		assert.Contains(t, log.String(), "tokens=3.5 failed_retries=3 last_give_up=retries_failing last_failure=server_error last_status=503\n")
 		status = 200
 		call(1)
 		assert.Len(t, states, 1, "not yet full")

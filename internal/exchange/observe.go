@@ -111,7 +111,7 @@ func (x *journey) describeFailure() host.Failure {
 		// The caller's deadline has ended the attempt.
 		why, kind = decide.Timeout, fault.KindTimeout
 	}
-	return host.Failure{Reason: uint8(why), Kind: uint8(kind), Status: uint16(max(0, o.Received()))}
+	return host.Failure{Reason: uint8(why), Kind: uint8(kind), Status: uint16(max(0, o.Received())), Wait: o.RetryAfter}
 }
 
 // kindOf returns the word for err, the error of the last attempt, which may be nil. The

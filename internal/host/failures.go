@@ -27,8 +27,9 @@ const FailureWindow = 5 * time.Minute
 // The requests of the window are counted by slots of time. The oldest one reaches over
 // the window, so that a failure within it counts.
 const (
-	slot  = 30 * time.Second
-	slots = int64(FailureWindow/slot) + 1
+	slot     = 20 * time.Second
+	slots    = int64(FailureWindow/slot) + 1
+	inMinute = int64(time.Minute/slot) + 1
 )
 
 // convincing is how many failures must be missing, at the rate of those before, until a
@@ -58,12 +59,14 @@ type counts struct{ failed, canceled, answered uint32 }
 type Failure struct {
 	Reason, Kind uint8 // the reason to retry, and the kind of the error, as their owners number them
 	Status       uint16
+	Wait         time.Duration // that the response asked for
 }
 
 // Failing describes a host at which requests failed.
 type Failing struct {
 	Key                        hostkey.Key
 	Failed, Canceled, Answered int           // requests within the window; answered ones count from the first of the others on
+	MinuteFailed, MinuteAll    int           // of these, those that failed in the last minute, and all in it
 	Answer                     time.Duration // instant of the last one answered, if any
 	Since, Last                time.Duration // instants of the first failed request of the last outage, and of the last
 	Earlier                    int           // outages before it: a recovery ends one, and a window without a failed request ends all
@@ -230,14 +233,20 @@ func (h *failures) within(key hostkey.Key, now time.Duration) (Failing, bool) {
 		return Failing{}, false
 	}
 	known := Failing{Key: key}
-	for at := max(0, h.slot-slots+1, slotAt(now)-slots+1); at <= h.slot; at++ {
-		known.Failed += int(h.counts[at%slots].failed)
-		known.Canceled += int(h.counts[at%slots].canceled)
-		known.Answered += int(h.counts[at%slots].answered)
+	newest := slotAt(now)
+	for at := max(0, h.slot-slots+1, newest-slots+1); at <= h.slot; at++ {
+		n := &h.counts[at%slots]
+		known.Failed += int(n.failed)
+		known.Canceled += int(n.canceled)
+		known.Answered += int(n.answered)
+		if at > newest-inMinute {
+			known.MinuteFailed += int(n.failed)
+			known.MinuteAll += int(n.failed + n.canceled + n.answered)
+		}
 	}
 	known.Answer = h.answer
 	if !h.any || now-h.last > FailureWindow {
-		known.Failed = 0
+		known.Failed, known.MinuteFailed = 0, 0
 		return known, known.Canceled > 0
 	}
 	known.Since, known.Last, known.Earlier, known.How, known.At, known.GaveUp = h.since, h.last, h.earlier, h.how, h.at, h.gaveUp

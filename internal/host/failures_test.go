@@ -90,7 +90,17 @@ func TestFailures_Model(t *testing.T) {
 			look := now + time.Duration(r.Int64N(int64(scale)))*time.Duration(r.IntN(2))
 			known, ok := f.Find(key, look)
 			var least, most [3]int
+			var leastMinute, mostMinute [2]int // failed, and all
 			for i, q := range all {
+				mine := q.kind != answered || listed >= 0 && i >= listed
+				for of, is := range []bool{q.kind == failed && fails && look-last <= FailureWindow, true} {
+					if is && mine && look-q.at <= time.Minute {
+						leastMinute[of]++
+					}
+					if is && look-q.at <= time.Minute+slot+time.Second {
+						mostMinute[of]++
+					}
+				}
 				if look-q.at <= FailureWindow && (q.kind != answered || listed >= 0 && i >= listed) {
 					least[q.kind]++
 				}
@@ -112,6 +122,8 @@ func TestFailures_Model(t *testing.T) {
 			}
 			require.LessOrEqual(t, known.Answered, most[answered], "seed %d", seed)
 			if ok {
+				require.True(t, leastMinute[0] <= known.MinuteFailed && known.MinuteFailed <= mostMinute[0], "seed %d: %d", seed, known.MinuteFailed)
+				require.True(t, leastMinute[1] <= known.MinuteAll && known.MinuteAll <= mostMinute[1], "seed %d: %d", seed, known.MinuteAll)
 				require.GreaterOrEqual(t, known.Answered, least[answered], "seed %d", seed)
 			}
 			if known.Answered > 0 {
@@ -160,7 +172,7 @@ func TestFailures_Bounded(t *testing.T) {
 	}
 	assert.Less(t, canceled, stripes*perStripe/8, "they go first")
 	assert.Equal(t, stripes*perStripe, len(all))
-	assert.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(4096*450), "bytes")
+	assert.Less(t, int64(after.HeapAlloc)-int64(before.HeapAlloc), int64(4096*560), "bytes")
 
 	// Those that are over make room at once, and cost other hosts nothing.
 	late := names*time.Millisecond + FailureWindow + time.Second
@@ -181,7 +193,7 @@ func TestFailures_Concurrently(t *testing.T) {
 		wg.Go(func() {
 			for i := range 2000 {
 				key, now := hostkey.Key{Host: fmt.Sprint(i % 300), Port: "80"}, time.Duration(i)*time.Millisecond
-				f.Fail(key, Failure{1, uint8(g), 503}, 1, now)
+				f.Fail(key, Failure{Reason: 1, Kind: uint8(g), Status: 503}, 1, now)
 				f.Cancel(key, now)
 				f.Answer(key, func() time.Duration { return now })
 				f.Find(key, now)
