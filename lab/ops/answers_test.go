@@ -166,10 +166,8 @@ var expected = map[string]func(a *answers) vector{
 		})
 		return v
 	},
-	"alert: RetripServersAskToWait": func(a *answers) vector {
-		return a.alerting(a.byPolicy(func(p string) float64 {
-			return float64(len(a.waits[waitKey{p, "server"}])) * a.waitRate / (a.total("requests", p) * a.rate)
-		}), 0.1, "retries")
+	"alert: RetripThrottled": func(a *answers) vector {
+		return a.alerting(a.byPolicy(func(p string) float64 { return a.share("attempts", p, "429") }), 0.1, "attempts", "429")
 	},
 
 	"panel: Answered: A": func(a *answers) vector {
