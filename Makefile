@@ -23,13 +23,13 @@ OWN = $(shell printf '%s\n' $(MODULES) | grep -vE '/(examples/cookbook|lab/bench
 SLOW = /(test|shed|internal/(body|budget|decide|fleet|host|replay|spare))$$
 
 # These take other people's servers and plots, and little of ours runs in them.
-FOREIGN = /lab(/ops|/ops/demo|/figures)?$$
+FOREIGN = /lab(/ops|/figures)?$$
 
 # The root package and the packages of this repository that it imports. Helpers
 # of tests aren't among them.
 LIBRARY = $(shell $(GO) list -deps -f '{{with .Module}}{{if .Main}}{{$$.ImportPath}}{{end}}{{end}}' .)
 
-.PHONY: help check quick test race lint vuln golangci cover fuzz tables worlds defects examples demo cross api heavy figures bench instructions weight
+.PHONY: help check quick test race lint vuln golangci cover fuzz tables worlds defects examples cross api heavy figures bench instructions weight
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -115,12 +115,6 @@ examples: ## run the examples of the root module side by side; each must exit 0
 			{ code=$$?; cat "$$dir/$$ex.out"; echo "$$ex: exit status $$code"; exit 1; }; } & pids+=($$!); \
 	done; \
 	for pid in "$${pids[@]}"; do wait "$$pid" || failed=1; done; exit $$failed
-
-demo: ## show two outages in a real Prometheus; takes two minutes, and then waits for Ctrl-C
-	.ci/tools prometheus
-	@dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
-	$(GO) build -C lab/ops -o "$$dir/demo" ./demo; \
-	PATH="$$PATH:/usr/sbin" "$$dir/demo" -alerts lab/ops/alerts.yml -stay
 
 cross: ## build the root module for the systems that differ most, or with NIGHTLY=1 for four more, and vet what programs import for Windows, macOS and 32 bits
 	for system in linux/386 windows/amd64 plan9/amd64 js/wasm $(if $(NIGHTLY),linux/arm64 darwin/arm64 freebsd/amd64 wasip1/wasm); do \

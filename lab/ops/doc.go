@@ -5,5 +5,5 @@
 // alert rules for Prometheus; alerts_test.yml and alerts_days_test.yml, the unit
 // tests of the alerts, for promtool; grafana-dashboard.json; and shed-dashboard.json for servers
 // with a shed.Handler. Tests check these files and the runbook against a real
-// Prometheus ([Start]) that scrapes a program under load.
+// Prometheus that scrapes a program under load.
 package ops

@@ -4,9 +4,17 @@
 package ops
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
 	"net/url"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,29 +34,92 @@ func find(t *testing.T, name string) string {
 	return path
 }
 
-// server is a Prometheus of a test.
-type server struct{ *Server }
+// server is a running Prometheus.
+type server struct {
+	url  string
+	done chan struct{} // closed when it has ended
+	log  bytes.Buffer  // complete then
+}
 
 // startServer starts a Prometheus that scrapes target and evaluates alerts.yml.
 func startServer(t *testing.T, target string, flags ...string) *server {
 	t.Helper()
-	find(t, "prometheus")
+	path, dir := find(t, "prometheus"), t.TempDir()
 	alerts, err := filepath.Abs("alerts.yml")
 	require.NoError(t, err)
-	s, err := Start(t.Context(), t.TempDir(), alerts, "program", 250*time.Millisecond, []string{target}, flags...)
+	config := filepath.Join(dir, "prometheus.yml")
+	require.NoError(t, os.WriteFile(config, fmt.Appendf(nil, `
+global: {scrape_interval: 250ms, evaluation_interval: 250ms}
+rule_files: [%q]
+scrape_configs:
+  - job_name: program
+    static_configs: [{targets: [%q]}]
+`, alerts, strings.TrimPrefix(target, "http://")), 0o600))
+	address, err := freeAddress()
 	require.NoError(t, err)
+	s := &server{url: "http://" + address, done: make(chan struct{})}
+	cmd := exec.CommandContext(t.Context(), path, append([]string{
+		"--config.file=" + config, "--storage.tsdb.path=" + filepath.Join(dir, "data"), "--web.listen-address=" + address, "--log.level=warn",
+	}, flags...)...)
+	cmd.Stdout, cmd.Stderr = &s.log, &s.log
+	if runtime.GOOS != "windows" { // where no process can be interrupted
+		cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	}
+	cmd.WaitDelay = 5 * time.Second // after that it is killed
+	require.NoError(t, cmd.Start())
+	go func() {
+		defer close(s.done)
+		_ = cmd.Wait()
+	}()
 	t.Cleanup(func() {
-		if <-s.Done; t.Failed() {
-			t.Logf("%s", s.Log.String())
+		if <-s.done; t.Failed() {
+			t.Logf("%s", s.log.String())
 		}
 	})
-	return &server{s}
+	for {
+		if resp, err := http.Get(s.url + "/-/ready"); err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return s
+			}
+		}
+		select {
+		case <-s.done:
+			require.FailNow(t, "prometheus ended")
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
-// get returns the data of an API response.
+// freeAddress returns an address for a Prometheus, which doesn't report the port it gets
+// for port 0. It avoids the range that systems assign to outgoing sockets, because such a
+// port may be taken before Prometheus listens.
+func freeAddress() (string, error) {
+	const first, ports = 28_000, 4000
+	for i := range ports {
+		address := fmt.Sprintf("127.0.0.1:%d", first+(os.Getpid()*131+i)%ports)
+		if listener, err := net.Listen("tcp", address); err == nil {
+			return address, listener.Close()
+		}
+	}
+	return "", errors.New("no free port")
+}
+
+// get gets the data of an API response. Warnings are errors.
 func (s *server) get(t *testing.T, path string, params url.Values, data any) {
 	t.Helper()
-	require.NoError(t, s.Get(t.Context(), path, params, data))
+	resp, err := http.Get(s.url + "/api/v1/" + path + "?" + params.Encode())
+	require.NoError(t, err)
+	defer resp.Body.Close()
+	var answer struct {
+		Status, Error string
+		Data          json.RawMessage
+		Warnings      []string
+	}
+	require.NoError(t, json.NewDecoder(resp.Body).Decode(&answer))
+	require.Equal(t, "success", answer.Status, "%s: %s: %s", path, params, answer.Error)
+	require.Empty(t, answer.Warnings)
+	require.NoError(t, json.Unmarshal(answer.Data, data))
 }
 
 // vector is the result of a query: values by labels, such as "policy=a
