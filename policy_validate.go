@@ -48,17 +48,27 @@ func (t *Transport) wrongBase() error {
 	return nil
 }
 
-// Advice returns a sentence for each thing that is valid, but seldom meant: the attempts
-// and waits of a policy can't fit its Deadline, even if no server sends Retry-After or a
-// 429; a Deadline has no AttemptTimeout, so an attempt without an answer takes all of it;
-// many attempts have hardly any Backoff; Base is, or wraps, a Transport, so the attempts
-// multiply; the calls of a dialect's API are POSTs, which the policy never repeats.
+// Advice returns a sentence for each thing that is valid, but seldom meant: a policy has no
+// AttemptTimeout or Deadline, and Base no ResponseHeaderTimeout; attempts and waits can't fit
+// the Deadline, even if no server sends Retry-After or a 429; a Deadline has no
+// AttemptTimeout, so an attempt without an answer takes all of it; many attempts have hardly
+// any Backoff; all hosts' POSTs or PATCHes may run twice; Base is, or wraps, a Transport, so
+// the attempts multiply; the calls of a dialect's API are POSTs, which the policy never repeats.
 func (t *Transport) Advice() (sentences []string) {
 	if m, err := compile(t.Policy, t.Hosts); err == nil {
-		sentences = append(sentences, m.fallback.adviseFit(), m.fallback.adviseBackoff(), m.fallback.advisePosts())
+		base, _ := t.Base.(*http.Transport)
+		bounded := base != nil && base.ResponseHeaderTimeout > 0
+		if !bounded {
+			sentences = append(sentences, m.fallback.adviseTime())
+			bounded = sentences[0] != "" // it speaks for the hosts that inherit it
+		}
+		sentences = append(sentences, m.fallback.adviseFit(), m.fallback.adviseBackoff(), m.fallback.advisePosts(), m.fallback.adviseMethods())
 		for i, pattern := range slices.Sorted(maps.Keys(t.Hosts)) {
 			r := m.rules[1+i]
 			sentences = append(sentences, r.adviseFit(), r.adviseBackoff())
+			if !bounded {
+				sentences = append(sentences, r.adviseTime())
+			}
 			if t.Hosts[pattern].Dialects != nil {
 				sentences = append(sentences, r.advisePosts())
 			}
@@ -271,6 +281,25 @@ func joinFirst(errs []error) error {
 		errs = append(slices.Clip(errs[:mostErrors]), fmt.Errorf("retrip: and %d more", n))
 	}
 	return errors.Join(errs...)
+}
+
+// adviseTime says that nothing in r limits how long a request may take, if so.
+func (r *rules) adviseTime() string {
+	if r.AttemptTimeout > 0 || r.Deadline > 0 {
+		return ""
+	}
+	return fmt.Sprintf("retrip: %s sets neither AttemptTimeout nor Deadline: a request whose context has no deadline waits as long as the server stays silent", r.path)
+}
+
+// adviseMethods says that r repeats what changes something at any host, if so.
+func (r *rules) adviseMethods() string {
+	for _, method := range r.policy.IdempotentMethods {
+		if r.MaxAttempts > 1 && (method == http.MethodPost || method == http.MethodPatch) {
+			return fmt.Sprintf("retrip: %s.IdempotentMethods lists %s: after a lost response, every %[2]s to these hosts runs twice; "+
+				"use Unprocessed or IdempotencyKey, or list it for hosts whose every %[2]s only reads", r.path, method)
+		}
+	}
+	return ""
 }
 
 // adviseFit says that the attempts and waits of r can't fit its deadline, if so.
