@@ -6,6 +6,9 @@
 //
 //	client := &http.Client{Transport: &retrip.Transport{}}
 //
+// The zero Policy is safe but has no time limit: set AttemptTimeout, and
+// Deadline unless every context has a deadline.
+//
 // # What is retried
 //
 // The Transport retries 5xx and 429 responses and transient errors, up to four

@@ -15,7 +15,8 @@ import (
 )
 
 // Policy says how to retry requests to a set of hosts. It is a plain value, to print,
-// store as JSON and reuse. The zero Policy is a sound default.
+// store as JSON and reuse. The zero Policy is safe but has no time limit: set
+// AttemptTimeout, and Deadline unless every context has a deadline.
 //
 // A field that is 0, "" or nil inherits its value: in [Transport.Hosts] from
 // Transport.Policy, in [WithPolicy] from the policy of the host, and in
@@ -134,6 +135,7 @@ type Policy struct {
 	Classify func(*http.Request, *http.Response, error) Verdict `json:"-"`
 
 	// IdempotentMethods lists methods to repeat, besides those of RFC 9110 §9.2.2 and QUERY (RFC 10008).
+	// With POST, an order whose response is lost is placed twice: use Unprocessed or IdempotencyKey.
 	IdempotentMethods []string `json:"idempotent_methods"`
 	// Unprocessed lists statuses, 400 to 599, after which to repeat a request whatever its method.
 	Unprocessed []int `json:"unprocessed"`

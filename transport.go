@@ -44,7 +44,7 @@ type Transport struct {
 	// of the attempt, and so do later requests if Base delivers nothing meanwhile.
 	Base http.RoundTripper
 
-	// Policy applies to every host. The zero Policy is a sound default.
+	// Policy applies to every host.
 	Policy Policy
 
 	// Hosts holds policies for particular hosts, by pattern: "api.example.com"

@@ -5,6 +5,7 @@ package cookbook
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/retrip/retrip"
 )
@@ -22,6 +23,7 @@ func Connect(base http.RoundTripper, reads ...string) *http.Client {
 	return &http.Client{Transport: &retrip.Transport{
 		Base: base,
 		Policy: retrip.Policy{
+			AttemptTimeout: 2 * time.Second, Deadline: 10 * time.Second,
 			Unprocessed: []int{429}, // if your services refuse a call before they begin
 			Idempotent: func(req *http.Request) bool {
 				return req.Method == http.MethodGet || repeatable[req.URL.Path]

@@ -4,8 +4,11 @@
 package cookbook
 
 import (
+	"cmp"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -114,5 +117,11 @@ func TestRecipesAreValid(t *testing.T) {
 			continue
 		}
 		assert.Empty(t, transport.Advice(), name)
+		for _, p := range append(slices.Collect(maps.Values(transport.Hosts)), transport.Policy) {
+			assert.Positive(t, cmp.Or(p.Deadline, transport.Policy.Deadline), name)
+			if name != "Poll" { // whose Deadline says how often to ask
+				assert.Positive(t, cmp.Or(p.AttemptTimeout, transport.Policy.AttemptTimeout), name)
+			}
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/retrip/retrip"
 )
@@ -19,7 +20,7 @@ func ObjectStore(base http.RoundTripper, sign func(*http.Request) error) *http.C
 	return &http.Client{Transport: &retrip.Transport{
 		Base: Signed{Base: base, Sign: sign},
 		// To slow clients down, S3 answers 503 without saying for how long.
-		Policy: retrip.Policy{MaxAttempts: 6, Classify: func(_ *http.Request, _ *http.Response, err error) retrip.Verdict {
+		Policy: retrip.Policy{MaxAttempts: 6, AttemptTimeout: time.Minute, Deadline: 7 * time.Minute, Classify: func(_ *http.Request, _ *http.Response, err error) retrip.Verdict {
 			if errors.Is(err, errUnsigned) {
 				return retrip.Final
 			}

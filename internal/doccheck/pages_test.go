@@ -157,3 +157,13 @@ func TestLinks_SeesWhatIsWrong(t *testing.T) {
 		assert.Equal(t, c.problems, checkLinks(pages, func(name string) bool { return pages[name] != "" }), c.name)
 	}
 }
+
+// What the zero Policy lacks is said in the same words wherever somebody begins to read.
+func TestPages_SayWhatTheZeroPolicyLacks(t *testing.T) {
+	const sentence = "The zero Policy is safe but has no time limit: set AttemptTimeout, and Deadline unless every context has a deadline."
+	files := readRepository(t)
+	for _, name := range []string{"README.md", "doc.go", "policy.go", "docs/policy.md", "docs/cookbook.md"} {
+		words := strings.Join(strings.Fields(strings.NewReplacer("`", "", "//", "").Replace(files[name])), " ")
+		assert.Contains(t, words, sentence, name)
+	}
+}
