@@ -25,6 +25,7 @@ type checked struct {
 	PassesWith string        `json:"passes_with,omitempty"`
 	Cases      []checkedCase `json:"cases"`
 	Price      []priced      `json:"price,omitempty"`
+	FreeLoad   float64       `json:"load_without_price,omitempty"` // the highest that was tried, below 0.9
 	Hedges     *hedgeCost    `json:"hedges,omitempty"`
 
 	rows  [][]string
@@ -190,13 +191,18 @@ func (c *checking) try(ctx context.Context, s sim.Scenario, progress func(float6
 
 // assumed names what decides the verdict and what the policy doesn't say.
 func (c *checking) assumed(s *sim.Scenario, queue time.Duration) string {
-	list := []string{fmt.Sprintf("%s: assumed are requests that take %v, and queues that take %v when they are full", s.Policy.Name, s.Backend.Service, queue)}
+	list := []string{fmt.Sprintf("%s: assumed are requests that take %v (-service), and queues that take %v when they are full (-queue)", s.Policy.Name, s.Backend.Service, queue)}
+	if gateway := s.Backend.Gateway; gateway > 0 {
+		list = append(list, fmt.Sprintf("a gateway that answers 504 after %v, while the backend works on", gateway))
+	} else {
+		list = append(list, "no gateway that answers 504 while the backend works on (-gateway)")
+	}
 	if s.Policy.Retry.AttemptTimeout <= 0 {
 		list = append(list, fmt.Sprintf("it sets no AttemptTimeout: an attempt is taken to end after %v, as -timeout says", s.Fleet.Timeout))
 	}
 	for _, share := range c.well {
 		if share > 0 {
-			list = append(list, fmt.Sprintf("\"of a part\": %.0f %% of the requests to the host always succeed, and the backend has the rest", 100*share))
+			list = append(list, fmt.Sprintf("\"of a part\": %.0f %% of the requests to the host always succeed, and the backend has the rest (-well)", 100*share))
 		}
 	}
 	return strings.Join(list, "; ")
@@ -209,7 +215,12 @@ func (c *checking) costs(ctx context.Context, s sim.Scenario, one *checked) (err
 		if one.Price, err = priceOf(ctx, p, c.perClient(), s.Seed); err != nil {
 			return err
 		}
-		one.notes = append(one.notes, priceSentence(one.Price, c.perClient()))
+		if costly(one.Price) {
+			if one.FreeLoad, err = freeLoad(ctx, p, c.perClient(), s.Seed); err != nil {
+				return err
+			}
+		}
+		one.notes = append(one.notes, priceSentence(one.Price, c.perClient(), one.FreeLoad))
 	}
 	if p.Retry.Hedge > 0 && p.Retry.MaxAttempts != 1 {
 		if one.Hedges, err = hedgesOf(ctx, s, slices.Max(c.loads)); err != nil {
@@ -250,7 +261,8 @@ func (c *checking) remedies(p sim.Policy, found sim.Remedy, ok bool) string {
 	for _, m := range p.Remedies() {
 		tried = append(tried, m.Of(c.fleet.Arrivals.Rate))
 	}
-	return "nothing that check tried: " + strings.Join(tried, "; ")
+	return "nothing that check tried: " + strings.Join(tried, "; ") +
+		". What is left: servers that shed retries first (docs/shed.md), a queue that is worked off while clients still wait, less load, or max_attempts 1 for this host"
 }
 
 func caseRow(policy string, c sim.RecoveryCase) []string {

@@ -285,6 +285,9 @@ func (f *flags) one(name string, base retrip.Policy) (sim.Policy, error) {
 		if err != nil {
 			return sim.Policy{}, fmt.Errorf("-host: %w", err)
 		}
+		if state.Policy == "default" {
+			return sim.Policy{}, fmt.Errorf("-host: no pattern of %s names %s: without -host, its policy for all hosts is checked", name, f.host)
+		}
 		f.remarks = append(f.remarks, fmt.Sprintf("%s follows the policy %s of %s", f.host, state.Policy, name))
 	}
 	f.change(&policy)

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/sim"
 	"github.com/retrip/retrip/internal/testenv"
 )
@@ -58,6 +59,8 @@ func TestSameBytes(t *testing.T) {
 
 // An error fits on one line and names the flag and its bound.
 func TestBadInput(t *testing.T) {
+	named := filepath.Join(t.TempDir(), "named.json")
+	require.NoError(t, os.WriteFile(named, []byte(`{"hosts": {"fraud.internal": {"max_attempts": 2}}}`), 0o600))
 	bad := filepath.Join(t.TempDir(), "bad.json")
 	require.NoError(t, os.WriteFile(bad, []byte("{\n \"max_attempts\": -4\n}"), 0o600))
 	for _, c := range []struct{ args, want string }{
@@ -89,6 +92,7 @@ func TestBadInput(t *testing.T) {
 		{"overload -policy netflix", `-policy is "netflix": it must be a file or one of`},
 		{"overload -policy ./missing.json", "missing.json"},
 		{"overload -policy " + bad, "bad.json: "},
+		{"check -host fruad.internal -policy " + named, "named.json names fruad.internal: without -host, its policy for all hosts is checked"},
 		{"overload -nonsense", "nonsense"},
 		{"overload nonsense", `unexpected argument "nonsense"`},
 		{"overload -instances 3 -dead 4", "-dead is 4: it must be 0 to 3"},
@@ -325,6 +329,8 @@ func TestCheck(t *testing.T) {
 	require.NoError(t, os.WriteFile(hosts, []byte(`{"hosts": {"*.example.com": {"max_attempts": 2}}}`), 0o600))
 	unfit := filepath.Join(t.TempDir(), "unfit.json")
 	require.NoError(t, os.WriteFile(unfit, []byte(`{"attempt_timeout": "300ms", "deadline": "1s"}`), 0o600))
+	twice := filepath.Join(t.TempDir(), "twice.json")
+	require.NoError(t, os.WriteFile(twice, []byte(`{"attempt_timeout": "300ms", "idempotent_methods": ["POST"]}`), 0o600))
 	const short = " -lengths 1s -loads 0.7 -well 0"
 	for _, c := range []struct {
 		args, says string
@@ -337,7 +343,7 @@ func TestCheck(t *testing.T) {
 		{"-clients 400 -rate 2000", "retrip recovers as fast as without retries", 0, true}, // README.md
 		{"-clients 10000 -well 0", "passes with: the fleet's account with fleet_budget 175", exitFailed, true},
 		{"-clients 28572 -rate 2000" + short, "passes with: the fleet's account with fleet_budget 500", exitFailed, true},
-		{"-clients 300 -lengths 1s -loads 0.95 -well 0", "passes with: nothing that check tried: budget 2; budget 1; the fleet's account", exitFailed, true},
+		{"-clients 300 -lengths 1s -loads 0.95 -well 0", "passes with: nothing that check tried: budget 2; budget 1; the fleet's account with fleet_budget 175; budget 1 and the fleet's account with fleet_budget 175. What is left: servers that shed", exitFailed, true},
 		{"-clients 900 -lengths 10s -loads 0.7", "900 clients with 0.778 requests/s each, at 70 % load of a part of the host, beside 50 % of requests that always succeed: after 10s", exitFailed, false},
 		{"-clients 400 -lengths 10s,100ms -loads 0.7 -queue 2s", "queues that take 2s when they are full", 0, true},
 		{"-clients 900 -lengths 10s,1s -loads 0.7 -well 0", "after 1s in which work takes 3.3 × as long, retrip is borderline, since it recovers in time with 7 of 15 seeds", 0, false},
@@ -347,7 +353,8 @@ func TestCheck(t *testing.T) {
 		{"-well 0 -policy " + slow, "slow recovers as fast as without retries", 0, true}, // attempts of 2 s, so clients wait longer than a queue of 1 s
 		{"-policy " + hosts + short, "this is the policy for all hosts; " + hosts + " has 1 more", 0, false},
 		{"-host api.example.com -policy " + hosts + short, "api.example.com follows the policy *.example.com of " + hosts, 0, false},
-		{"-host api.exmaple.com -policy " + hosts + short, "api.exmaple.com follows the policy default of " + hosts, 0, true},
+		{"-policy " + twice + short, "Policy.IdempotentMethods lists POST: after a lost response, every POST to these hosts runs twice", 0, false},
+		{"-gateway 300ms" + short, "a gateway that answers 504 after 300ms, while the backend works on", 0, false},
 		{"-policy " + unfit + short, "Policy.Deadline is 1s: 4 attempts of 300ms with waits of up to 700ms in total need 1.9s", 0, false},
 		{"-queue 100ms -policy no-budget" + short, "any policy recovers here: a full queue of 100ms", 0, false},
 		{"-timeout 250ms" + short, "it sets no AttemptTimeout: an attempt is taken to end after 250ms", 0, true},
@@ -366,6 +373,24 @@ func TestCheck(t *testing.T) {
 		assert.Equal(t, bad, strings.Contains(out, " passes with: "), c.args)
 		assert.Equal(t, bad, regexp.MustCompile(`\npolicy .*\n.*  (FAILS|borderline)\n`).MatchString(out), "%s: the worst case is first", c.args)
 	}
+}
+
+// What retries cost at a steady load comes with what to do about it, if they cost anything.
+func TestSteadyAdvice(t *testing.T) {
+	for _, c := range []struct {
+		without, with, free float64
+		want                string
+	}{
+		{94.7, 94.65, 0, ""},
+		{94.7, 99, 0, ""},
+		{94.7, 75, 0.8, " (at 80 % load they cost nothing: stay below it, or let the servers shed retries, see docs/shed.md; the fleet's account doesn't help here)"},
+		{94.7, 75, 0, " (they cost something at half of that load, too: set a longer AttemptTimeout, or let the servers shed retries, see docs/shed.md; the fleet's account doesn't help here)"},
+	} {
+		assert.Equal(t, c.want, steadyAdvice([]priced{{Median: c.without}, {Median: c.with}}, c.free))
+	}
+	load, err := freeLoad(t.Context(), sim.Policy{Name: "one", Retry: retrip.Policy{MaxAttempts: 1}}, 100, 1)
+	require.NoError(t, err)
+	assert.Equal(t, 0.85, load)
 }
 
 // -rate, -load and -queue mean the same in overload as in check: a fleet's rate makes no

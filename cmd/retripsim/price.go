@@ -37,10 +37,8 @@ const (
 // or a budget, cost or save much, two results each.
 func priceOf(ctx context.Context, p sim.Policy, perClient float64, seed uint64) ([]priced, error) {
 	clients := func(rate float64) int { return min(100_000, max(1, int(rate/perClient+0.5))) }
-	steady := sim.TenBackends(clients(900)).LoadOf(0.9)
-	refuse := sim.TenBackends(clients(700)).LoadOf(0.7)
+	steady, refuse := tenBackends(0.9, perClient), tenBackends(0.7, perClient)
 	refuse.Backend.Dead = 3
-	steady.Horizon, refuse.Horizon = 150*time.Second, 150*time.Second
 	outage := sim.Overload()
 	outage.Fleet.Clients, outage.Trigger, outage.Horizon = clients(700), sim.Trigger{At: 10 * time.Second, For: blip, FailureRate: 1}, 30*time.Second
 	dead, lost := sim.Faults(0.1), sim.Faults(0)
@@ -90,6 +88,57 @@ func priceOf(ctx context.Context, p sim.Policy, perClient float64, seed uint64) 
 	return found, nil
 }
 
+// tenBackends returns a fleet before ten backends at a steady load.
+func tenBackends(load, perClient float64) sim.Scenario {
+	s := sim.TenBackends(min(100_000, max(1, int(1000*load/perClient+0.5)))).LoadOf(load)
+	s.Horizon = 150 * time.Second
+	return s
+}
+
+// freeLoad returns the highest of some steady loads of ten backends at which the retries
+// of p cost nothing; 0 for none of these.
+func freeLoad(ctx context.Context, p sim.Policy, perClient float64, seed uint64) (float64, error) {
+	none, err := sim.Preset("no-retries", p.Retry)
+	if err != nil {
+		return 0, err
+	}
+	for _, load := range []float64{0.85, 0.8, 0.75, 0.7, 0.6, 0.5} {
+		const runs, free = 3, 0.001 // of the requests
+		with := tenBackends(load, perClient)
+		with.Seed, with.Policy = seed, p
+		without := with
+		without.Policy = none
+		results, err := sim.RunAll(ctx, append(with.Seeds(runs), without.Seeds(runs)...), nil)
+		if err != nil {
+			return 0, err
+		}
+		costs := false
+		for i := range runs {
+			costs = costs || results[i].SuccessRate() < results[runs+i].SuccessRate()-free
+		}
+		if !costs {
+			return load, nil
+		}
+	}
+	return 0, nil
+}
+
+// steadyAdvice says what to do about what the retries of a policy cost at a steady load of
+// 90 %, if they cost anything. free is what freeLoad returns.
+func steadyAdvice(found []priced, free float64) string {
+	below := "they cost something at half of that load, too: set a longer AttemptTimeout"
+	switch {
+	case !costly(found):
+		return ""
+	case free > 0:
+		below = fmt.Sprintf("at %.0f %% load they cost nothing: stay below it", 100*free)
+	}
+	return fmt.Sprintf(" (%s, or let the servers shed retries, see docs/shed.md; the fleet's account doesn't help here)", below)
+}
+
+// costly reports whether retries cost something at a steady load of 90 %.
+func costly(found []priced) bool { return found[1].Median < found[0].Median-0.1 }
+
 // text is the median, or the range if the outcome depends on the seed.
 func (p *priced) text() string {
 	if p.Most-p.Least > bistable {
@@ -98,10 +147,10 @@ func (p *priced) text() string {
 	return fmt.Sprintf("%.1f %%", p.Median)
 }
 
-func priceSentence(found []priced, perClient float64) string {
-	return fmt.Sprintf("what %s costs clients with %.3g requests/s each: at a steady 90 %% load on ten backends chosen at random %s of the requests succeed, without retries %s; "+
+func priceSentence(found []priced, perClient, free float64) string {
+	return fmt.Sprintf("what %s costs clients with %.3g requests/s each: at a steady 90 %% load on ten backends chosen at random %s of the requests succeed, without retries %s%s; "+
 		"if 3 of the ten refuse everything at 70 %% load %s, without %s; of the requests in an outage of %v, retries save %s, and of %d on a connection that breaks %s; beside a dead route, %s of the requests to others succeed if one in ten fails at random, without %s",
-		found[0].Policy, perClient, found[1].text(), found[0].text(), found[3].text(), found[2].text(), blip, found[5].text(), inFlight, found[9].text(), found[7].text(), found[6].text())
+		found[0].Policy, perClient, found[1].text(), found[0].text(), steadyAdvice(found, free), found[3].text(), found[2].text(), blip, found[5].text(), inFlight, found[9].text(), found[7].text(), found[6].text())
 }
 
 // hedgeCost is what hedges cost where nothing but the queue makes requests late.
