@@ -499,16 +499,17 @@ func TestNew_AWrongPolicyIsAnErrorAndCountsNothing(t *testing.T) {
 
 func TestNew_IsTransparent(t *testing.T) {
 	base := play.Base(play.Reply(200))
-	retry := &retrip.Transport{Base: base}
+	limited := retrip.Policy{AttemptTimeout: time.Second}
+	retry := &retrip.Transport{Base: base, Policy: limited}
 	transport := retripotel.New(retry, retripotel.Config{})
 	(&http.Client{Transport: transport}).CloseIdleConnections()
 	assert.Equal(t, 1, base.Idle)
 	assert.Same(t, retry, transport.Unwrap())
 	assert.Empty(t, retry.Advice())
 
-	twice := &retrip.Transport{Base: &retrip.Transport{}}
+	twice := &retrip.Transport{Base: &retrip.Transport{}, Policy: limited}
 	retripotel.New(twice, retripotel.Config{})
 	assert.Contains(t, twice.Advice()[0], "another retrip.Transport")
-	outer := &retrip.Transport{Base: transport}
+	outer := &retrip.Transport{Base: transport, Policy: limited}
 	assert.Contains(t, outer.Advice()[0], "another retrip.Transport")
 }
