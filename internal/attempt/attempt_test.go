@@ -80,6 +80,7 @@ var watches = []Watch{0, OwnConns}
 // A base that asks for the context late still learns what has happened before, and so does
 // who derives contexts from it, in whatever way.
 func TestAttempt_AskedLate(t *testing.T) {
+	type key struct{}
 	errParent := errors.New("the parent's")
 	ended := func(cause error) context.Context {
 		ctx, cancel := context.WithCancelCause(context.Background())
@@ -115,7 +116,7 @@ func TestAttempt_AskedLate(t *testing.T) {
 			a := begin(t, parent, time.Hour, watches[i/2])
 			var early []context.Context
 			derive := func() (list []context.Context) {
-				for _, from := range []context.Context{a, a, context.WithValue(a, 1, 1)} { //nolint:staticcheck
+				for _, from := range []context.Context{a, a, context.WithValue(a, key{}, 1)} {
 					ctx, cancel := context.WithCancelCause(from)
 					t.Cleanup(func() { cancel(nil) })
 					list = append(list, ctx)
