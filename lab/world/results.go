@@ -102,6 +102,10 @@ func (c *checker) lost() int {
 			continue
 		}
 		a := c.r.arrivals[e.Attempt-1]
+		if a.at < c.own[i-1].at {
+			// net/http sent an earlier attempt twice, and this one not at all.
+			continue
+		}
 		if a.status >= 200 && a.step.Kind == Answers && !a.step.Early && e.at > a.sent+4*c.w.sites[a.site].plan.Latency+late {
 			return a.status
 		}
