@@ -22,7 +22,7 @@ import (
 )
 
 // Story tells what happens to requests at one host, and what the machine of package
-// decide does. It is a file in internal/decide/testdata: the policy as JSON, and a line
+// decide does. It is a file in stories: the policy as JSON, and a line
 // for each event with its instant and, behind the arrow, the action that follows:
 //
 //	{"max_attempts": 3}
@@ -53,7 +53,7 @@ const notSim = "# Not in the simulator: "
 // Stories returns all stories, by name. dir is the root of the module.
 func Stories(t testing.TB, dir string) map[string]*Story {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "internal/decide/testdata/*.txt"))
+	files, err := filepath.Glob(filepath.Join(dir, "stories/*.txt"))
 	require.NoError(t, err)
 	stories := map[string]*Story{}
 	for _, file := range files {

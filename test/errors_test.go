@@ -142,8 +142,6 @@ func TestError_Literal(t *testing.T) {
 	}
 }
 
-const secretURL = "http://user:hunter2@example.com/path?token=s3cret#frag"
-
 // The text of an Error contains no userinfo and no query of a URL, however deep
 // and however malformed the URL.
 func TestError_Redacted(t *testing.T) {
