@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -33,15 +34,16 @@ import (
 // there, and what it sends, waits for and returns is what follows. What its hooks don't
 // show, such as a wait that goes on, shows in the instants.
 //
-//retrip:promise P10
+//retrip:promise P10 P19
 func TestTransport_Stories(t *testing.T) {
 	for name, s := range play.Stories(t, "..") {
 		bubble(t, name, func(t *testing.T) {
 			chance.Source = s.Draw
 			defer func() { chance.Source = nil }()
-			st := stage{Story: s, t: t, began: time.Now(), roles: map[string]*role{}, got: map[string][]string{}}
+			st := stage{Story: s, t: t, began: time.Now(), roles: map[string]*role{}, got: map[string][]string{}, said: map[string][]string{}}
 			st.play()
 			assert.Equal(t, st.want(), st.got)
+			st.checkTold()
 		})
 	}
 }
@@ -56,6 +58,8 @@ type stage struct {
 	mu     sync.Mutex
 	got    map[string][]string // what each request did, and "store" and "host"
 	probed bool                // the host's breaker was half-open when it last changed
+	said   map[string][]string // what each request has told at this instant, and "" for the host
+	told   []string            // what was told at the instant of each line, on several lines
 }
 
 // role is what a request meets.
@@ -162,9 +166,18 @@ func (s *stage) tell(who, format string, args ...any) {
 func (s *stage) now() time.Duration { return time.Since(s.began) }
 
 func (s *stage) play() {
-	tr := &retrip.Transport{Policy: s.Policy, Base: s, Trace: &retrip.Trace{Host: s.changed,
-		Retry: func(e retrip.Event) { s.tell(name(e.Request), "wait %v %s", e.Wait, e.Reason) },
-		Done:  func(e retrip.Event) { s.tell(name(e.Request), "end %s", e.Reason) },
+	hook := func(stage string, tell func(retrip.Event)) func(retrip.Event) {
+		return func(e retrip.Event) {
+			s.say(name(e.Request), "hook "+stage)
+			tell(e)
+		}
+	}
+	tr := &retrip.Transport{Policy: s.Policy, Base: s, Metrics: &retrip.Metrics{}, Logger: slog.New(s), Trace: &retrip.Trace{
+		Attempt: hook("Attempt", func(retrip.Event) {}),
+		Retry:   hook("Retry", func(e retrip.Event) { s.tell(name(e.Request), "wait %v %s", e.Wait, e.Reason) }),
+		GiveUp:  hook("GiveUp", func(retrip.Event) {}),
+		Done:    hook("Done", func(e retrip.Event) { s.tell(name(e.Request), "end %s", e.Reason) }),
+		Host:    s.changed,
 	}}
 	var requests sync.WaitGroup
 	for _, who := range s.cast() {
@@ -184,6 +197,7 @@ func (s *stage) play() {
 			})
 		}
 	}
+	s.listen(tr)
 	requests.Wait()
 	synctest.Wait() // for the last operations of the store
 }
@@ -214,8 +228,11 @@ func (s *stage) request(tr *retrip.Transport, who string) {
 	}
 	resp, err := tr.RoundTrip(req)
 	if status := s.returns(who); status == 0 {
-		assert.Error(s.t, err)
+		if assert.Error(s.t, err) {
+			s.say(who, "error "+err.Error())
+		}
 	} else if assert.NoError(s.t, err) {
+		s.say(who, fmt.Sprint("returns ", resp.StatusCode))
 		assert.Equal(s.t, status, resp.StatusCode)
 		assert.NoError(s.t, resp.Body.Close())
 	}
@@ -294,6 +311,7 @@ func (s *stage) add(ctx context.Context, _ string, tokens, size float64) (float6
 
 // changed records a change of the host that the machine tells.
 func (s *stage) changed(h retrip.HostState) {
+	s.say("", "hook Host")
 	defer func() { s.probed = h.Breaker == retrip.BreakerHalfOpen }()
 	switch {
 	case h.Breaker == retrip.BreakerOpen:

@@ -19,6 +19,7 @@ import (
 type series struct {
 	name, policy string
 	words        []string // the other labels
+	gauge        bool
 	value        float64
 }
 
@@ -38,6 +39,7 @@ func gather(t testing.TB, m *retrip.Metrics) (all []series) {
 					s.words = append(s.words, label.GetValue())
 				}
 			}
+			s.gauge = metric.Gauge != nil
 			s.value = metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + float64(metric.GetHistogram().GetSampleCount())
 			all = append(all, s)
 		}
@@ -55,6 +57,36 @@ func Counted(t testing.TB, m *retrip.Metrics) (lines []string) {
 	}
 	slices.Sort(lines)
 	return lines
+}
+
+// Meter tells how metrics change.
+type Meter struct {
+	Metrics *retrip.Metrics
+	before  map[string]float64
+}
+
+// Changes returns what has changed since the last call: "name{word}+n" for what is
+// counted, and "name=value" for a gauge.
+func (m *Meter) Changes(t testing.TB) (changes []string) {
+	t.Helper()
+	now := map[string]float64{}
+	for _, s := range gather(t, m.Metrics) {
+		name := strings.TrimSuffix(s.name, "_total")
+		if len(s.words) > 0 {
+			name += "{" + strings.Join(s.words, ",") + "}"
+		}
+		now[name] = s.value
+		switch before := m.before[name]; {
+		case s.value == before:
+		case s.gauge:
+			changes = append(changes, fmt.Sprintf("%s=%g", name, s.value))
+		default:
+			changes = append(changes, fmt.Sprintf("%s+%g", name, s.value-before))
+		}
+	}
+	m.before = now
+	slices.Sort(changes)
+	return changes
 }
 
 // Sums holds the series of one policy: the sum of each metric, and each series

@@ -32,6 +32,10 @@ import (
 //
 // Names like a tell several requests apart. A wait runs from what the lowest draw yields
 // to what the highest does; the story goes on with the lowest.
+//
+// An indented line says what a Transport tells at the instant of the line above, in parts
+// between which there is a " · ": how metrics have changed since the last event, which
+// records the log gets, which hooks run, and what the caller gets.
 type Story struct {
 	Policy  retrip.Policy
 	Account float64 // size of the fleet's account, which requests ask if the policy names it
@@ -45,8 +49,13 @@ type Line struct {
 	Who   string
 	Event decide.Event
 	words []string // of the event
+	Text  string   // as it stands in the file
 	Then  string   // the action
+	Told  []string // what a Transport tells then, if the story says so
 }
+
+// Between stands between the parts of what is told.
+const Between = " · "
 
 const notSim = "# Not in the simulator: "
 
@@ -67,6 +76,9 @@ func Stories(t testing.TB, dir string) map[string]*Story {
 				s.Account = s.Policy.FleetBudget
 			case strings.HasPrefix(line, notSim):
 				s.NotSim = line[len(notSim):]
+			case strings.HasPrefix(line, " ") && len(s.Lines) > 0:
+				l := &s.Lines[len(s.Lines)-1]
+				l.Told = append(l.Told, strings.Split(strings.TrimSpace(line), Between)...)
 			case line != "" && line[0] != '#':
 				err = s.read(line)
 			}
@@ -86,7 +98,7 @@ func Word(k decide.Kind) string { return kinds[k] }
 
 func (s *Story) read(line string) (err error) {
 	event, then, ok := strings.Cut(line, "->")
-	l := Line{words: strings.Fields(event), Then: strings.Join(strings.Fields(then), " ")}
+	l := Line{Text: line, words: strings.Fields(event), Then: strings.Join(strings.Fields(then), " ")}
 	if !ok || len(l.words) < 2 {
 		return fmt.Errorf("want: instant [name] event -> action")
 	}
