@@ -4,6 +4,7 @@
 package retrip_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -48,6 +48,8 @@ func TestTransport_Stories(t *testing.T) {
 	}
 }
 
+var errLost = errors.New("connection lost")
+
 // stage is where a story is played.
 type stage struct {
 	*play.Story
@@ -71,6 +73,9 @@ type role struct {
 	stream    bool // its body can be read but once
 	nobody    bool // GetBody fails
 	classify  bool
+	keyed     bool
+	route     string
+	key       string // of the gate
 	attempted int
 }
 
@@ -79,7 +84,7 @@ func (s *stage) cast() (names []string) {
 	for _, l := range s.Lines {
 		r := s.roles[l.Who]
 		if r == nil {
-			r = &role{}
+			r = &role{route: cmp.Or(l.Route, "all"), key: l.Key}
 			s.roles[l.Who], names = r, append(names, l.Who)
 		}
 		o := &l.Event.Outcome
@@ -95,6 +100,7 @@ func (s *stage) cast() (names []string) {
 			r.leaves = append(r.leaves, l)
 		}
 		r.post, r.stream = r.post || !o.Idempotent, r.stream || !o.Replay
+		r.keyed = r.keyed || l.Has("keyed")
 		r.classify = r.classify || o.Verdict != decide.ByRule
 		r.last = l
 	}
@@ -184,6 +190,9 @@ func (s *stage) play() {
 		if s.roles[who].classify {
 			tr.Policy.Classify = classify
 		}
+		if s.roles[who].key != "" {
+			tr.Policy.Gate.Key = func(req *http.Request) string { return s.roles[name(req)].key }
+		}
 	}
 	if s.Account > 0 {
 		tr.Fleet = retrip.NewFleet(s.add)
@@ -203,7 +212,9 @@ func (s *stage) play() {
 }
 
 // name returns the name of a request in the story.
-func name(req *http.Request) string { return req.URL.Path[1:] }
+func name(req *http.Request) string { return nameIn(req.URL.Path) }
+
+func nameIn(path string) string { return path[strings.LastIndex(path, "/")+1:] }
 
 func (s *stage) request(tr *retrip.Transport, who string) {
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -214,15 +225,18 @@ func (s *stage) request(tr *retrip.Transport, who string) {
 	}
 	method, body := http.MethodGet, io.Reader(nil)
 	switch {
-	case r.post:
+	case r.post, r.keyed:
 		method, body = http.MethodPost, strings.NewReader("body")
 	case r.stream:
 		method, body = http.MethodPut, play.OnlyReader{Reader: strings.NewReader("body")}
 	case r.nobody:
 		method, body = http.MethodPut, strings.NewReader("body")
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://example.com/"+who, body)
+	req, err := http.NewRequestWithContext(ctx, method, "http://example.com/"+r.route+"/"+who, body)
 	require.NoError(s.t, err)
+	if r.keyed {
+		req.Header.Set("Idempotency-Key", who)
+	}
 	if r.nobody {
 		req.GetBody = func() (io.ReadCloser, error) { return nil, play.ErrDisk }
 	}
@@ -257,14 +271,14 @@ func (s *stage) RoundTrip(req *http.Request) (*http.Response, error) {
 	time.Sleep(l.At - s.now())
 	switch {
 	case o.Hopeless:
-		return nil, &net.DNSError{IsNotFound: true}
+		return nil, &net.DNSError{Err: "no such host", Name: "example.com", IsNotFound: true}
 	case o.Resent:
 		for i := 0; req.Context().Err() == nil && assert.Less(s.t, i, 100); i++ {
 			httptrace.ContextClientTrace(req.Context()).GotConn(httptrace.GotConnInfo{})
 		}
 		return nil, context.Cause(req.Context())
 	case o.Status == 0:
-		return nil, os.ErrClosed
+		return nil, errLost
 	}
 	h := http.Header{}
 	switch {

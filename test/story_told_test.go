@@ -93,7 +93,7 @@ func (s *stage) Handle(_ context.Context, r slog.Record) error {
 		switch value := a.Value.String(); a.Key {
 		case "url":
 			u, _ := url.Parse(value)
-			who = strings.TrimPrefix(u.Path, "/")
+			who = nameIn(u.Path)
 		case "reason", "change":
 			what = strings.TrimSpace(what + " " + value)
 		case "omitted":

@@ -4,6 +4,7 @@
 package decide_test
 
 import (
+	"net/http"
 	"slices"
 	"testing"
 	"time"
@@ -44,7 +45,10 @@ func newTeller(t *testing.T, s *play.Story) *teller {
 func (t *teller) step(l play.Line, draw uint64) (a decide.Action, woken []string) {
 	c := t.calls[l.Who]
 	if c == nil {
-		c = &told{Call: decide.Call{Account: t.s.Account, Waiter: l.Who}}
+		c = &told{Call: decide.Call{Account: t.s.Account, Waiter: l.Who, Gate: l.Key}}
+		if l.Route != "" {
+			c.Goes(http.MethodGet, "/"+l.Route+"/")
+		}
 		if t.s.Policy.Deadline > 0 {
 			c.Deadline = max(1, l.At+t.s.Policy.Deadline)
 		}

@@ -79,7 +79,7 @@ func (m *Meter) Changes(t testing.TB) (changes []string) {
 		switch before := m.before[name]; {
 		case s.value == before:
 		case s.gauge:
-			changes = append(changes, fmt.Sprintf("%s=%g", name, s.value))
+			changes = append(changes, fmt.Sprintf("%s=%.4g", name, s.value))
 		default:
 			changes = append(changes, fmt.Sprintf("%s+%g", name, s.value-before))
 		}

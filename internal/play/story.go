@@ -47,6 +47,8 @@ type Story struct {
 type Line struct {
 	At    time.Duration
 	Who   string
+	Route string // first segment of its path, if it began
+	Key   string // of its gate, if it began
 	Event decide.Event
 	words []string // of the event
 	Text  string   // as it stands in the file
@@ -129,11 +131,15 @@ func (l *Line) set(word string) (err error) {
 	switch key, value, _ := strings.Cut(word, "="); key {
 	case "retry-after", "date": // date: the same, as a date
 		o.RetryAfter, err = time.ParseDuration(value)
+	case "route":
+		l.Route = value
+	case "key":
+		l.Key = value
 	case "level":
 		l.Event.Known = true
 		l.Event.Level, err = strconv.ParseFloat(value, 64)
-	case "unknown":
-	case "error":
+	case "unknown", "error":
+	case "keyed": // a POST with an Idempotency-Key
 	case "timeout":
 		o.Timeout = true
 	case "hopeless":
