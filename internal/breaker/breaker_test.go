@@ -176,24 +176,6 @@ func TestBreaker_Off(t *testing.T) {
 	assert.True(t, r.First(opened(t, guarded(t)), &decide.Call{}, 0, 0).Retry)
 }
 
-// The instant of the next probe has no meaning once the breaker has closed.
-func TestBreaker_RetryAfterItHasClosed(t *testing.T) {
-	r := probing(1, play.Rules(t, retrip.Policy{
-		Backoff: retrip.Backoff{Base: retrip.Off},
-		Breaker: retrip.Breaker{Ratio: 1, MinVolume: 3, OpenFor: 6 * time.Second},
-	}))
-	var h host.Record
-	for range 3 {
-		r.Next(&h, begin(t, &h, r, 0), play.Repeatable(503), 0, 0)
-	}
-	const now = time.Minute
-	var probe decide.Call
-	require.True(t, r.First(&h, &probe, now, play.Highest).Retry)
-	r.Next(&h, &probe, play.Repeatable(200), now, 0)
-	require.Equal(t, breaker.Closed, r.State(&h, now).Breaker)
-	assert.True(t, r.Next(&h, begin(t, &h, r, now), play.Repeatable(503), now, 0).Retry)
-}
-
 // Two policies with different windows may share a host.
 func TestBreaker_OfTwoPolicies(t *testing.T) {
 	long := guarded(t)

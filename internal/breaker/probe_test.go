@@ -13,9 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/internal/backoff"
 	"github.com/retrip/retrip/internal/breaker"
-	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/play"
 )
@@ -103,23 +101,4 @@ func TestBreaker_FewerProbes(t *testing.T) {
 	require.Equal(t, breaker.HalfOpen, three.State(&h, now).Breaker)
 	attempts(t, &h, two, now, 200)
 	assert.Equal(t, breaker.Closed, two.State(&h, now).Breaker)
-}
-
-// A retry waits if the breaker allows a probe at the end of its wait. One
-// nanosecond less, and it doesn't.
-func TestBreaker_RetryInTimeForTheProbe(t *testing.T) {
-	r := guarded(t)
-	for _, early := range []time.Duration{0, 1} {
-		h := opened(t, r)
-		wait := r.State(h, 0).OpenFor - early
-		copied := *r.Rules
-		twice := play.Judge{Rules: &copied}
-		twice.MaxAttempts, twice.Backoff = 2, backoff.Rule{Base: wait, Cap: wait, Jitter: backoff.None}
-		d := twice.Next(h, &decide.Call{Attempts: 1}, play.Repeatable(500), 0, 0)
-		if early > 0 {
-			assert.Equal(t, play.Decision{Reason: decide.BreakerOpen, Wait: wait + early}, d)
-		} else {
-			assert.Equal(t, play.Decision{Retry: true, Wait: wait, Reason: decide.ServerError}, d)
-		}
-	}
 }

@@ -219,42 +219,6 @@ func TestNext_HostPaused(t *testing.T) {
 	}
 }
 
-// Only a 503 applies to the whole host, unless its Retry-After exceeds MaxWait. A pause is
-// never shortened.
-//
-//retrip:promise P9
-func TestNext_Pauses(t *testing.T) {
-	const s = time.Second
-	var h host.Record
-	r := play.Rules(t, retrip.Policy{Budget: retrip.Off})
-	steps := []struct {
-		now    time.Duration
-		status int
-		word   time.Duration
-		want   time.Duration // rest of the pause
-	}{
-		{0, 429, 5 * s, 0},
-		{0, 502, 5 * s, 0},
-		{0, 0, 5 * s, 0},
-		{0, 404, 5 * s, 0},
-		{0, 503, 0, 0},
-		{0, 503, 5 * s, 5 * s},
-		{1 * s, 503, 2 * s, 4 * s},
-		{1 * s, 503, 6 * s, 6 * s},
-		{2 * s, 503, 30*s + 1, 5 * s},
-		{2 * s, 503, 30 * s, 30 * s},
-		{3 * s, 503, time.Hour, 29 * s},
-		{31 * s, 200, 0, 1 * s},
-		{33 * s, 200, 0, 0},
-	}
-	for i, step := range steps {
-		o := play.Repeatable(step.status)
-		o.RetryAfter = step.word
-		r.Next(&h, &decide.Call{Attempts: 1}, o, step.now, play.Lowest)
-		assert.Equal(t, step.want, r.State(&h, step.now).PausedFor, "step %d", i)
-	}
-}
-
 //retrip:promise P16
 func TestDecide_AllocatesNothing(t *testing.T) {
 	for name, p := range map[string]retrip.Policy{

@@ -110,25 +110,6 @@ func TestGate_GivesUpInTime(t *testing.T) {
 	assert.Equal(t, decide.Deadline, r.First(&h, c, 40*time.Second+1, play.Lowest).Reason)
 }
 
-// A retry that can't get through before its deadline gives up with the response
-// in hand. One that is already waiting also gives its token back.
-func TestGate_RetryDeadline(t *testing.T) {
-	var h host.Record
-	r := gated(t)
-	throttle(&h, r, 8*time.Second, 0)
-	call := decide.Call{Attempts: 1, Deadline: 5 * time.Second}
-	assert.Equal(t, decide.HostPaused, r.Next(&h, &call, play.Repeatable(503), 0, 0).Reason)
-	assert.Equal(t, 5.0, r.State(&h, 0).Tokens)
-
-	h = host.Record{}
-	call = decide.Call{Attempts: 1, Deadline: 5 * time.Second}
-	d := r.Next(&h, &call, play.Repeatable(503), 0, 0)
-	require.True(t, d.Retry)
-	throttle(&h, r, 8*time.Second, 0)
-	assert.Equal(t, play.Decision{Reason: decide.HostPaused, Wait: 8 * time.Second}, r.Wake(&h, &call, d.Wait, 0))
-	assert.Equal(t, 5.0, r.State(&h, 0).Tokens)
-}
-
 // A pause lasts as long as the server says, whatever MaxWait is, and nothing is
 // sent during it. Requests that must not wait that long fail at once.
 //

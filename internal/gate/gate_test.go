@@ -196,50 +196,6 @@ func TestGate_ForgottenMeanwhile(t *testing.T) {
 	}
 }
 
-// A 429 costs nothing at a gate, because the gate holds requests back already,
-// with or without a Retry-After.
-func TestGate_Prices(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		gate   bool
-		status int
-		word   time.Duration
-		tokens float64
-	}{
-		{"429", true, 429, time.Second, 5},
-		{"429 without a word", true, 429, 0, 5},
-		{"503", true, 503, time.Second, 4.5},
-		{"503 without a word", true, 503, 0, 4.5},
-		{"429 without a gate", false, 429, time.Second, 4.5},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			var h host.Record
-			r := play.Rules(t, retrip.Policy{Gate: retrip.Gate{Enabled: play.Toggle(tt.gate)}})
-			call := decide.Call{Attempts: 1}
-			o := play.Repeatable(tt.status)
-			o.RetryAfter = tt.word
-			require.True(t, r.Next(&h, &call, o, 0, 0).Retry)
-			assert.Equal(t, tt.tokens, r.State(&h, 0).Tokens)
-			r.Return(&h, &call)
-			assert.Equal(t, 5.0, r.State(&h, 0).Tokens)
-		})
-	}
-}
-
-// The success of a retry that cost nothing pays nothing. An empty budget
-// doesn't hold back requests at a gate.
-func TestGate_WithEmptyBudget(t *testing.T) {
-	var h host.Record
-	play.Drain(t, &h, 0)
-	r := gated(t)
-	call := decide.Call{Attempts: 1}
-	require.True(t, refuse(&h, r, &call, time.Second, 0).Retry)
-	now := alone(t, &h, r, &call, 0)
-	call.Attempts++
-	accept(&h, r, &call, now)
-	assert.Zero(t, r.State(&h, now).Tokens)
-}
-
 // An attempt that the breaker refuses was none, so the probe is due again.
 func TestGate_AndBreaker(t *testing.T) {
 	var h host.Record

@@ -153,15 +153,3 @@ func TestGate_MindsLaterPause(t *testing.T) {
 	play.Pause(t, &h, 5*time.Second, 2*time.Second)
 	assert.Equal(t, 7*time.Second, alone(t, &h, r, call, 2*time.Second))
 }
-
-// At a gate, only 429 and 503 pause a host.
-func TestGate_PausesFor429And503Only(t *testing.T) {
-	r := play.Rules(t, retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}})
-	for status, pauses := range map[int]bool{429: true, 503: true, 500: false, 502: false} {
-		var h host.Record
-		o := play.Repeatable(status)
-		o.RetryAfter = time.Second
-		r.Next(&h, &decide.Call{Attempts: 1}, o, 0, play.Lowest)
-		assert.Equal(t, pauses, r.State(&h, 0).PausedFor > 0, status)
-	}
-}
