@@ -66,7 +66,7 @@ func (c *client) opens(host string) {
 		if e.hook == "Done" && e.Reason != "" || judged && (e.Err != nil || e.Reason == retrip.ReasonCanceled || e.Reason == retrip.ReasonDeadline) {
 			continue // it may not count
 		}
-		if !judged || !p.breaks() || !retryable(p, e.StatusCode, e.Header) || r.panicked || r.hostile || e.host.Host == "" {
+		if !judged || !p.breaks() || e.StatusCode < 400 || !retryable(p, e.StatusCode, e.Header) || r.panicked || r.hostile || e.host.Host == "" {
 			return
 		}
 		least := cmp.Or(p.Breaker.MinVolume, 20)
