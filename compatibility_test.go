@@ -23,6 +23,7 @@ import (
 	"github.com/retrip/retrip/internal/exchange"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/meter"
+	"github.com/retrip/retrip/internal/tell"
 )
 
 // TestCompatibility_Words lists the names on which alerts, dashboards and
@@ -98,7 +99,7 @@ func TestCompatibility_Words(t *testing.T) {
 
 // countEverything makes every series of the policy "x" appear.
 func countEverything(m *Metrics) {
-	r := &rules{Config: exchange.Config{Name: "x"}}
+	r := &rules{Config: exchange.Config{Policy: tell.Policy{Name: "x"}}}
 	m.count(&Transport{}, nil, []*rules{r})
 	p := r.Metrics
 	for i := range meter.Results {

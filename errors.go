@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/retrip/retrip/internal/decide"
-	"github.com/retrip/retrip/internal/exchange"
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/redact"
+	"github.com/retrip/retrip/internal/tell"
 )
 
 // Reason is the one cause of a retry or a give-up. Metrics, logs, hooks and
@@ -143,8 +143,8 @@ func innerError(err error) (fault.Inner, bool) {
 	return fault.Inner{Attempts: e.Attempts, StatusCode: e.StatusCode, Hopeless: e.Reason == ""}, true
 }
 
-// Error implements [exchange.Owner].
-func (owner) Error(e *exchange.Error) error {
+// Error implements [tell.Owner].
+func (owner) Error(e *tell.Error) error {
 	made := &Error{Attempts: e.Attempts, Reason: wordOf(e.Reason), StatusCode: e.StatusCode, Header: e.Header, RetryAfter: e.RetryAfter, last: e.Last}
 	if n := len(e.Errs); n > 0 {
 		joined := make([]error, n)

@@ -127,7 +127,7 @@ func (t *Transport) HostState(host string) (HostState, error) {
 	if s.err != nil {
 		return HostState{}, s.err
 	}
-	now := s.now()
+	now := s.Now()
 	return t.state(s, t.tables.Hosts.Find(key, now), key, now), nil
 }
 
@@ -142,13 +142,13 @@ func (t *Transport) hostStates(s *settings) []HostState {
 	if s.err != nil {
 		return nil
 	}
-	now := s.now()
+	now := s.Now()
 	entries, others := t.tables.Hosts.All(now)
 	known := make(map[hostkey.Key]*host.Entry, len(entries))
 	for _, e := range entries {
 		known[e.Key] = e
 	}
-	for _, f := range t.tables.Failures.All(now) {
+	for _, f := range t.failures.All(now) {
 		if known[f.Key] == nil {
 			known[f.Key] = nil // listed, without an entry
 		}
@@ -196,7 +196,7 @@ func (t *Transport) state(s *settings, e *host.Entry, key hostkey.Key, now time.
 	if e.Others {
 		how, gaveUp = host.Failure{}, 0
 	}
-	if f, ok := t.tables.Failures.Find(key, now); ok {
+	if f, ok := t.failures.Find(key, now); ok {
 		state.Failed, state.Canceled, state.Answered = f.Failed, f.Canceled, f.Answered
 		state.MinuteFailed, state.MinuteAll = f.MinuteFailed, f.MinuteAll
 		if f.Answered > 0 {
@@ -246,7 +246,7 @@ func (t *Transport) Policies() (Policy, map[string]Policy, error) {
 	return s.policy.clone(), hosts, nil
 }
 
-// Changed implements [exchange.Owner].
+// Changed implements [tell.Owner].
 func (o owner) Changed(req *http.Request, e *host.Entry, change host.Change, now time.Duration) {
 	if o.t.Logger != nil || o.t.Trace != nil && o.t.Trace.Host != nil {
 		o.reportChange(req, e, change, now)
@@ -305,7 +305,7 @@ func (o owner) logHost(ctx context.Context, level slog.Level, change string, s *
 	o.t.Logger.LogAttrs(ctx, level, "retrip: host", attrs...)
 }
 
-// Fit implements [exchange.Owner].
+// Fit is [exchange.Env.Fit].
 func (o owner) Fit(e *host.Entry, env *exchange.Env) {
 	if s := o.t.settings.Load(); &s.Env != env && s.err == nil {
 		e.Fit(s.sizeOf(e))

@@ -9,11 +9,11 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/retrip/retrip/internal/exchange"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/redact"
 	"github.com/retrip/retrip/internal/syntax"
+	"github.com/retrip/retrip/internal/tell"
 )
 
 // Trace is a set of hooks that run at the stages of a request. Any may be nil.
@@ -97,22 +97,22 @@ func WithTrace(ctx context.Context, t *Trace) context.Context {
 	return next.in(ctx)
 }
 
-func (t *Trace) run(stage exchange.Stage, e Event) {
+func (t *Trace) run(stage tell.Stage, e Event) {
 	if t == nil {
 		return
 	}
-	hook := [...]func(Event){exchange.AttemptBegins: t.Attempt, exchange.Retries: t.Retry, exchange.GivesUp: t.GiveUp,
-		exchange.Done: t.Done, exchange.Resumes: t.Resume, exchange.Hedged: t.Hedge, exchange.Unread: nil}[stage]
+	hook := [...]func(Event){tell.AttemptBegins: t.Attempt, tell.Retries: t.Retry, tell.GivesUp: t.GiveUp,
+		tell.Done: t.Done, tell.Resumes: t.Resume, tell.Hedged: t.Hedge, tell.Unread: nil}[stage]
 	if hook != nil {
 		hook(e)
 	}
 }
 
-// owner is a Transport as its requests know it; see [exchange.Owner].
+// owner is a Transport as its requests know it; see [tell.Owner].
 type owner struct{ t *Transport }
 
-// Report implements [exchange.Owner].
-func (o owner) Report(own exchange.Override, stage exchange.Stage, r exchange.Report) {
+// Report implements [tell.Owner].
+func (o owner) Report(own tell.Override, stage tell.Stage, r tell.Report) {
 	e := Event{Request: r.Request, Policy: r.Policy, Attempt: r.Attempt, StatusCode: r.StatusCode, Header: r.Header, Err: r.Err, Kind: r.Kind,
 		Reason: Reason(r.Reason), Offset: r.Offset, Wait: r.Wait, FromServer: r.FromServer, Sends: r.Sends, Elapsed: r.Elapsed,
 		maxWait: r.MaxWait, why: Reason(r.Why), failed: r.Failed}
@@ -128,27 +128,27 @@ func (o owner) Report(own exchange.Override, stage exchange.Stage, r exchange.Re
 }
 
 // log writes the record of a stage, if it has one.
-func (o owner) log(h exchange.Stage, e Event) {
+func (o owner) log(h tell.Stage, e Event) {
 	level, message := slog.LevelDebug, "retrip: retry"
 	omitted, others := 0, false
 	switch h {
-	case exchange.Retries:
-	case exchange.Hedged:
+	case tell.Retries:
+	case tell.Hedged:
 		message = "retrip: hedge"
-	case exchange.GivesUp:
+	case tell.GivesUp:
 		level, message = slog.LevelInfo, "retrip: give up"
 		if e.Reason == ReasonBreakerOpen && e.Attempt == 0 {
 			// An open breaker refuses every request. The log already says that
 			// the breaker opened.
 			level = slog.LevelDebug
 		}
-	case exchange.Resumes:
+	case tell.Resumes:
 		level, message = slog.LevelInfo, "retrip: response body broke"
-	case exchange.Unread:
+	case tell.Unread:
 		level, message = slog.LevelInfo, "retrip: header not understood"
 	default:
 		if o.t.journal.Pending() {
-			o.logRest(e.Request.Context(), o.t.settings.Load().now())
+			o.logRest(e.Request.Context(), o.t.settings.Load().Now())
 		}
 		switch {
 		case e.Reason != "" || e.Attempt == 0 || !e.failed && (e.Attempt == 1 || e.why == ""):
@@ -167,7 +167,7 @@ func (o owner) log(h exchange.Stage, e Event) {
 	if level == slog.LevelInfo {
 		topic := host.Topic{Host: hostkey.Of(e.Request.URL).String(), Policy: e.Policy, Record: message, Reason: string(e.Reason)}
 		var say bool
-		if say, omitted, others = o.t.journal.Record(topic, o.t.settings.Load().now()); !say {
+		if say, omitted, others = o.t.journal.Record(topic, o.t.settings.Load().Now()); !say {
 			if level = slog.LevelDebug; !o.t.Logger.Enabled(ctx, level) {
 				return
 			}
@@ -184,7 +184,7 @@ func (o owner) log(h exchange.Stage, e Event) {
 }
 
 // attrsOf returns what the record of a stage says.
-func attrsOf(h exchange.Stage, e Event) []slog.Attr {
+func attrsOf(h tell.Stage, e Event) []slog.Attr {
 	attrs := make([]slog.Attr, 0, 8)
 	attrs = append(attrs,
 		slog.String("method", redact.Short(syntax.Method(e.Request), 32)),
@@ -198,10 +198,10 @@ func attrsOf(h exchange.Stage, e Event) []slog.Attr {
 	if e.Err != nil {
 		attrs = append(attrs, slog.String("error", redact.Error(e.Err)))
 	}
-	if h == exchange.Resumes {
+	if h == tell.Resumes {
 		attrs = append(attrs, slog.Int64("offset", e.Offset))
 	}
-	if h == exchange.Retries || h == exchange.Hedged || h == exchange.GivesUp && e.Wait > 0 {
+	if h == tell.Retries || h == tell.Hedged || h == tell.GivesUp && e.Wait > 0 {
 		attrs = append(attrs, slog.Duration("wait", e.Wait))
 	}
 	if e.maxWait != 0 {
@@ -230,11 +230,11 @@ func (o owner) logRest(ctx context.Context, now time.Duration) {
 	})
 }
 
-// Unsaid implements [exchange.Owner].
+// Unsaid implements [tell.Owner].
 func (o owner) Unsaid() bool { return o.t.journal.Pending() }
 
-// Hooked implements [exchange.Override].
+// Hooked implements [tell.Override].
 func (o *override) Hooked() bool { return len(o.traces) > 0 }
 
-// Incoming implements [exchange.Override].
+// Incoming implements [tell.Override].
 func (o *override) Incoming(ctx context.Context) int { return o.from.Attempt(ctx) }

@@ -19,6 +19,7 @@ import (
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/spare"
+	"github.com/retrip/retrip/internal/tell"
 )
 
 // Transport is an [http.RoundTripper] that retries failed requests where a
@@ -73,6 +74,7 @@ type Transport struct {
 	settling sync.Mutex // guards changes of settings
 	settings atomic.Pointer[settings]
 	tables   exchange.Tables
+	failures host.Failures
 	journal  host.Journal
 }
 
@@ -88,8 +90,6 @@ type settings struct {
 	counting *Metrics
 	counted  *holder // for counting; nil if nothing is counted
 }
-
-func (s *settings) now() time.Duration { return time.Since(s.Epoch) }
 
 // RoundTrip sends req, retrying until it gets a final answer or a rule forbids
 // another attempt. If RoundTrip gives up with a response in hand, it returns
@@ -138,7 +138,8 @@ func (t *Transport) start() *settings {
 func (t *Transport) settle() *settings {
 	last := t.settings.Load()
 	if last == nil {
-		last = &settings{Env: exchange.Env{Tables: &t.tables, Owner: owner{t}, Inner: innerError, Epoch: time.Now().Add(-1)}}
+		desk := tell.Desk{Owner: owner{t}, Failures: &t.failures, Epoch: time.Now().Add(-1)}
+		last = &settings{Env: exchange.Env{Tables: &t.tables, Desk: desk, Fit: owner{t}.Fit, Inner: innerError}}
 	}
 	if last.begun {
 		return last

@@ -22,6 +22,7 @@ import (
 	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/resume"
 	"github.com/retrip/retrip/internal/span"
+	"github.com/retrip/retrip/internal/tell"
 	"github.com/retrip/retrip/internal/turns"
 )
 
@@ -40,7 +41,7 @@ type download struct {
 
 	env      *Env
 	cfg      *Config
-	override Override
+	override tell.Override
 	req      *http.Request // the caller's
 	http2    bool          // the response came over HTTP/2
 	whole    resume.Representation
@@ -61,10 +62,10 @@ func (x *exchange) join() {
 	if x.last.broken != nil || !body.In(x.req, x.last.resp) {
 		return
 	}
-	d := &download{env: x.env, cfg: x.cfg, override: x.override, req: x.req, http2: x.last.resp.ProtoMajor > 1, attempts: x.call.Attempts, last: -1}
+	d := &download{env: x.env, cfg: x.cfg, override: x.tell.Override, req: x.req, http2: x.last.resp.ProtoMajor > 1, attempts: x.call.Attempts, last: -1}
 	if x.last.began != 0 {
 		// The host may have been overloaded.
-		d.usual = min(x.env.now()-x.last.began, x.cfg.turns().Slow/3*4)
+		d.usual = min(x.env.Now()-x.last.began, x.cfg.turns().Slow/3*4)
 	}
 	end := int64(-1)
 	whole, refusal := resume.Of(x.req, x.last.resp)
@@ -90,11 +91,11 @@ func (d *download) Continue(ctx context.Context, at int64, broken error) (body.P
 		if at > d.whole.First {
 			d.attempts = 1
 		}
-		d.last, d.since, d.earlier, d.broke, d.waited = at, d.attempts, nil, d.env.now(), false
+		d.last, d.since, d.earlier, d.broke, d.waited = at, d.attempts, nil, d.env.Now(), false
 	}
 	r := reply{why: resume.RefusedProgress, waits: true}
 	if d.attempts-d.since < emptyMost {
-		r = d.requestRest(ctx, at, broken, nil)
+		r = d.requestRest(ctx, at, broken, decide.None, 0)
 	}
 	if r.waits {
 		r = d.waitForTurns(ctx, at, broken, r)
@@ -119,27 +120,29 @@ type reply struct {
 }
 
 // requestRest requests the rest of the representation as the exchange of a request whose last
-// attempt has just failed, or, with a decision, as a turn.
-func (d *download) requestRest(ctx context.Context, at int64, broken error, turn *decision) (r reply) {
+// attempt has just failed, or, with a reason to retry, as a turn for which the body has waited.
+func (d *download) requestRest(ctx context.Context, at int64, broken error, turn decide.Reason, waited time.Duration) (r reply) {
 	req := d.req.WithContext(ctx)
 	req.Header = d.whole.Ask(req.Header, at)
-	x := exchange{journey: journey{rest: d, reported: tally{request: true}}}
+	x := exchange{journey: journey{ofBody: true}}
 	x.init(d.env, d.cfg, req, replay.None, d.override)
 	x.endBy(d.latest())
 	x.last.take(nil, broken)
-	x.last.began = d.env.now()
+	x.last.began = d.env.Now()
 	x.call.Attempts, x.route.HTTP2 = d.attempts, d.http2
 	first := decide.Ended
-	if turn != nil {
+	if turn != decide.None {
 		// The turn is the last attempt for now, and the host's budget doesn't apply to it.
-		first, x.decision, x.call.Attempts = decide.Due, *turn, max(d.attempts, d.cfg.MaxAttempts-1)
+		first, x.call.Attempts = decide.Due, max(d.attempts, d.cfg.MaxAttempts-1)
+		x.tell.Decide(turn, waited)
 	}
+	x.tell.Attempts = int32(x.call.Attempts)
 	resp, err := x.run(first)
 	d.attempts = x.call.Attempts
 	o := &x.event.Outcome
-	r = reply{waits: x.bodyWaits(), retry: o.Why(), timeout: o.Timeout, retryAfter: o.RetryAfter, took: d.env.now() - x.last.began}
-	refusal := x.decision.reason.String()
-	if x.decision.reason == decide.Deadline && x.deadline != 0 && ctx.Err() == nil {
+	r = reply{waits: x.bodyWaits(), retry: o.Why(), timeout: o.Timeout, retryAfter: o.RetryAfter, took: d.env.Now() - x.last.began}
+	refusal := x.action.Reason.String()
+	if x.action.Reason == decide.Deadline && x.deadline != 0 && ctx.Err() == nil {
 		refusal = resume.RefusedProgress
 	}
 	if err != nil {
@@ -186,8 +189,7 @@ func (d *download) accept(r *reply, resp *http.Response, at int64, broken error,
 		r.why, r.err, r.status = refusal, broken, resp.StatusCode
 		return
 	}
-	d.cfg.Metrics.Resumed(Continued, max(0, at-d.whole.First-land.Skip))
-	d.report(Continued, at, broken)
+	d.tell(Continued, at, max(0, at-d.whole.First-land.Skip), broken)
 	taken = true
 	d.addBreak(broken)
 	r.part = body.Part{Body: resp.Body, Skip: skip, Until: land.Until}
@@ -201,7 +203,7 @@ func (d *download) latest() time.Duration {
 // addBreak records how the body broke. It keeps few errors of those at one offset.
 func (d *download) addBreak(broken error) {
 	if d.earlier == nil || d.attempts-d.since <= emptyMost {
-		d.earlier = joined(d.earlier, kept(broken))
+		d.earlier = joined(d.earlier, tell.Short(broken))
 	}
 }
 
@@ -223,7 +225,7 @@ func (d *download) waitForTurns(ctx context.Context, at int64, broken error, r r
 			break
 		}
 		if r.retryAfter > 0 {
-			q.PauseUntil(span.Add(d.env.now(), r.retryAfter))
+			q.PauseUntil(span.Add(d.env.Now(), r.retryAfter))
 		}
 		r = d.takeTurn(ctx, at, broken, r, q, rule)
 	}
@@ -250,7 +252,7 @@ func (d *download) takeTurn(ctx context.Context, at int64, broken error, r reply
 		}
 		return r
 	}
-	over := time.NewTimer(d.latest() - d.env.now())
+	over := time.NewTimer(d.latest() - d.env.Now())
 	defer over.Stop()
 	select {
 	case <-q.Turn():
@@ -263,21 +265,21 @@ func (d *download) takeTurn(ctx context.Context, at int64, broken error, r reply
 	}
 	pass := sync.OnceFunc(q.Pass)
 	defer pass()
-	next := decision{reason: cmp.Or(r.retry, decide.Error)}
+	var waited time.Duration
 	for {
-		now := d.env.now()
+		now := d.env.Now()
 		wait, ok := q.Wait(rule, now, d.latest(), chance.Draw())
 		if !ok || late() || p.sleep(time.NewTimer(wait), nil) != nil {
 			return stop()
 		}
-		next.wait += wait
-		if h := d.env.Hosts.Find(hostkey.Of(d.req.URL), d.env.now()); h == nil || !h.TimingOut(now) || !q.PutOff(rule) {
+		waited += wait
+		if h := d.env.Hosts.Find(hostkey.Of(d.req.URL), d.env.Now()); h == nil || !h.TimingOut(now) || !q.PutOff(rule) {
 			break
 		}
 	}
 	// A turn that isn't answered holds up no other body for long.
 	defer time.AfterFunc(rule.Cap, pass).Stop()
-	r = d.requestRest(ctx, at, broken, &next)
+	r = d.requestRest(ctx, at, broken, cmp.Or(r.retry, decide.Error), waited)
 	result := turns.Continued
 	switch {
 	case r.waits && r.timeout:
@@ -299,7 +301,7 @@ func (brokenBody) Close() error               { return nil }
 func (d *download) lost(why string, at int64, err error, status int) error {
 	var idle time.Duration
 	if d.waited {
-		idle = d.env.now() - d.broke
+		idle = d.env.Now() - d.broke
 	}
 	return &continueError{joined(d.earlier, err), at, why, status, idle}
 }
@@ -362,13 +364,12 @@ func (d *download) land(resp *http.Response, at int64) (resume.Landing, string) 
 // giveUp reports why the Transport doesn't continue the body, which has ended with
 // broken. It returns err for the reader.
 func (d *download) giveUp(why string, at int64, broken, err error) (body.Part, error) {
-	d.cfg.Metrics.Resumed(why, 0)
-	d.report(why, at, broken)
+	d.tell(why, at, 0, broken)
 	return body.Part{}, err
 }
 
-// report reports the result for a body that has ended with broken to hooks and
-// log.
-func (d *download) report(result string, at int64, broken error) {
-	d.env.Owner.Report(d.override, Resumes, Report{Request: d.req, Policy: d.cfg.Name, Attempt: d.attempts, Reason: result, Offset: at, Err: broken, Kind: fault.KindOf(broken).String()})
+// tell tells the result for a body that has ended with broken, and how many bytes the server
+// needn't send again.
+func (d *download) tell(result string, at, spared int64, broken error) {
+	tell.Request{Desk: &d.env.Desk, Policy: &d.cfg.Policy, Req: d.req, Override: d.override}.Resumed(result, d.attempts, at, spared, broken)
 }

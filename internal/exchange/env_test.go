@@ -10,6 +10,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/tell"
 )
 
 // setBy returns the reading t of the clocks as if the wall clock had been set forward by d, a
@@ -29,7 +31,7 @@ func setBy(t *testing.T, at time.Time, d time.Duration) time.Time {
 //
 //retrip:promise P10
 func TestEnv_Due(t *testing.T) {
-	env := &Env{Epoch: time.Now()}
+	env := &Env{Desk: tell.Desk{Epoch: time.Now()}}
 	for _, set := range []time.Duration{0, time.Hour, -time.Hour, 10 * 365 * 24 * time.Hour} {
 		now := setBy(t, env.Epoch.Add(time.Minute), set)
 		require.Equal(t, time.Minute, env.instant(now))

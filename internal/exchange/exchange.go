@@ -2,15 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package exchange takes a request through its attempts. It drives the machine of package
-// decide: it sends, waits and reports as the machine says. It knows no retrip.Policy: a Config
-// is what a policy amounts to.
+// decide: it sends and waits as the machine says, and lets package tell report that. It knows no
+// retrip.Policy: a Config is what a policy amounts to.
 //
 // A request has three layers, each of which knows only those before it: place, where it is
-// (its host, its clock, its waits); journey, what has happened to it, and the reports of
-// that; and exchange, which drives it.
+// (its host, its clock, its waits); journey, what has happened to it; and exchange, which
+// drives it.
 package exchange
 
 import (
+	"context"
 	"net/http"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/span"
 	"github.com/retrip/retrip/internal/spare"
+	"github.com/retrip/retrip/internal/tell"
 )
 
 // exchange is one RoundTrip on its way through its attempts. It tells the machine what
@@ -31,50 +33,34 @@ type exchange struct {
 	route  spare.Route
 	action decide.Action // the last
 	key    string        // generated Idempotency-Key; empty if there is none
-	done   bool          // run returns; false if a base, a body or a hook has panicked
 }
 
-// journey is what has happened to a request so far. It reduces that for decisions, and
-// reports it.
+// journey is what has happened to a request so far. It reduces that for decisions.
 // What belongs to the last attempt is in last, which is reset as a whole.
 type journey struct {
 	place
-	override Override
-	payload  payload
-	last     last
-	event    decide.Event // the last
-	decision decision     // of the last attempt: its retry, or why there is none
-	cause    error        // an error that isn't the outcome of an attempt: why the caller has gone, or the error of GetBody
-	errs     []error      // errors of attempts, in order; see addError
-	excerpt  excerpt      // of the last discarded response; see forget
-	rest     *download    // whose body the request continues; nil: it is the caller's own
-
-	// Together these take little space.
-	reported   tally
-	failure    host.Failure // of the last attempt that failed; zero: none
+	payload    payload
+	last       last
+	event      decide.Event // the last
+	cause      error        // an error that isn't the outcome of an attempt: why the caller has gone, or the error of GetBody
+	tell       tell.Teller
+	ofBody     bool // the request is for the rest of a body, and not the caller's own
 	idempotent bool
-	hooked     bool // there are hooks
+	done       bool // run returns; false if a base, a body or a hook has panicked
 }
 
-// decision is what an action says about an attempt that has ended.
-type decision struct {
-	reason decide.Reason
-	wait   time.Duration
-}
-
-// init begins x, for a request that follows cfg. Only rest, idempotent and reported may be
-// set before.
-func (x *exchange) init(env *Env, cfg *Config, req *http.Request, kind replay.Kind, override Override) {
-	x.env, x.cfg, x.rules, x.req, x.override = env, cfg, &cfg.Rules, req, override
+// init begins x, for a request that follows cfg. Only ofBody and idempotent may be set before.
+func (x *exchange) init(env *Env, cfg *Config, req *http.Request, kind replay.Kind, override tell.Override) {
+	x.env, x.cfg, x.rules, x.req = env, cfg, &cfg.Rules, req
 	x.payload.kind = kind
-	x.hooked = env.Traced || override != nil && override.Hooked()
-	if x.hooked || cfg.Metrics.Timed() {
-		x.entered = x.now()
+	x.tell.Begin(tell.Request{Desk: &env.Desk, Policy: &cfg.Policy, Req: req, Override: override}, !x.ofBody)
+	if x.tell.Hooked || cfg.Metrics.Timed() {
+		x.tell.Entered = x.now()
 	}
 	if deadline, ok := x.req.Context().Deadline(); ok {
 		x.call.Deadline = x.env.due(deadline, time.Now())
 	}
-	if x.cfg.Deadline > 0 && x.rest == nil {
+	if x.cfg.Deadline > 0 && !x.ofBody {
 		x.endBy(span.Add(x.now(), x.cfg.Deadline))
 	}
 	if env.Fleet != nil {
@@ -105,7 +91,7 @@ func (x *exchange) endBy(at time.Duration) {
 // longer. A limit of 0 is none.
 func (x *exchange) limit() (limit time.Duration, tooLate error) {
 	limit, tooLate = max(0, x.cfg.AttemptTimeout), errAttemptTimeout
-	if idle := x.cfg.BodyIdleTimeout; x.rest != nil && idle > 0 && (limit == 0 || idle < limit) {
+	if idle := x.cfg.BodyIdleTimeout; x.ofBody && idle > 0 && (limit == 0 || idle < limit) {
 		// A Read of the body that the response continues waits for it.
 		limit, tooLate = idle, errBodyIdle
 	}
@@ -139,7 +125,7 @@ func (x *exchange) run(from decide.Kind) (*http.Response, error) {
 		case decide.Sleep, decide.Queue:
 			what = x.wait()
 		default:
-			return x.finish(do)
+			return x.finish()
 		}
 	}
 }
@@ -148,7 +134,7 @@ func (x *exchange) run(from decide.Kind) (*http.Response, error) {
 func (x *exchange) enter(from decide.Kind) decide.Kind {
 	x.idempotent = x.cfg.Program.Idempotent(x.req)
 	// Keep the caller's own key: the caller may retry with the same key.
-	if x.cfg.GeneratesKeys && !x.idempotent && x.rest == nil {
+	if x.cfg.GeneratesKeys && !x.idempotent && !x.ofBody {
 		x.key = x.cfg.Program.NewKey(x.req.Header)
 		x.idempotent = x.key != ""
 	}
@@ -164,7 +150,7 @@ func (x *exchange) enter(from decide.Kind) decide.Kind {
 			x.pinIfTroubled((*host.Table).Pin)
 		}
 	case decide.Ended:
-		if x.rest == nil {
+		if !x.ofBody {
 			// Here, not in adopt: a body that panics as it is closed must find x cleaned up.
 			x.last.take(x.last.resp, x.last.err)
 			x.recordRoute(x.env.Base)
@@ -178,8 +164,8 @@ func (x *exchange) enter(from decide.Kind) decide.Kind {
 	return from
 }
 
-// step tells the machine what has happened, and reports what it says. It returns what to
-// do next.
+// step tells the machine what has happened, and the teller what the machine says. It returns
+// what to do next.
 func (x *exchange) step(what decide.Kind) decide.Deed {
 	now := x.last.decided
 	var h *host.Record
@@ -187,7 +173,7 @@ func (x *exchange) step(what decide.Kind) decide.Deed {
 	if x.host != nil {
 		x.hurry()
 		if h = &x.host.Record; what != decide.Ended {
-			now = x.env.now()
+			now = x.env.Now()
 			if x.rules.Gate && x.woken == nil {
 				x.woken = make(chan struct{}, 1)
 				x.call.Waiter = x.woken
@@ -195,45 +181,19 @@ func (x *exchange) step(what decide.Kind) decide.Deed {
 		}
 		x.stepped, draw = now, chance.Draw()
 	}
-	a := &x.action
-	x.event.Kind = what
-	x.call.Step(x.rules, h, &x.event, a, now, draw)
+	e, a := &x.event, &x.action
+	e.Kind = what
+	x.call.Step(x.rules, h, e, a, now, draw)
 	if a.Wakes {
 		wakeOthers(h)
 	}
 	if a.Pays || a.Tokens != 0 {
 		x.payFleet()
 	}
-	// A Send, or a wait that goes on, keeps what was decided about the last attempt.
-	if a.Reason != decide.None || a.Do >= decide.Answer {
-		x.decision = decision{a.Reason, a.Wait}
+	if what == decide.Ended {
+		x.settle(&e.Outcome, a)
 	}
-	switch what {
-	case decide.Ended:
-		x.recordDecision(now)
-	case decide.Heard:
-		x.cfg.Metrics.AskedFleet(a.Reason == decide.FleetBudget, x.event.Known)
-		x.logFleet()
-	}
-	switch a.Reason {
-	case decide.BudgetExhausted, decide.RetriesFailing:
-		news := false
-		if a.OfRoute {
-			news = x.host.StopRoute(x.call.Route, x.req.Method, x.req.URL.Path)
-		} else {
-			news = x.host.RanOut()
-		}
-		if news {
-			x.host.GaveUp.Store(uint32(a.Reason))
-			a.Change |= host.Emptied
-		}
-	}
-	if a.Change != 0 {
-		x.changed(a.Change)
-	}
-	if a.AtGate || x.gateSince != 0 {
-		x.timeQueue(now)
-	}
+	x.tell.Step(x.host, &x.call, e, a, int(x.last.kept.Sends), now)
 	return a.Do
 }
 
@@ -259,36 +219,35 @@ func (x *exchange) completeEvent() {
 		return
 	}
 	if failed && !o.Pending() {
-		x.failure = x.describeFailure()
-		x.host.FailsAt(x.last.decided, x.failure)
+		x.describeFailure()
 	}
 	if x.last.began != 0 {
 		o.Took = x.last.decided - x.last.began
 	}
-	// recordDecision ends the hold, once it is decided whether there is another attempt.
+	// settle ends the hold, once it is decided whether there is another attempt.
 	once := x.payload.once
 	o.Replay = (once == nil || once.Hold()) && !x.faulty()
 }
 
-// recordDecision records and reports what has been decided about the last attempt at the instant now.
-func (x *exchange) recordDecision(now time.Duration) {
-	o, a := &x.event.Outcome, &x.action
-	if x.host != nil {
-		if once := x.payload.once; once != nil {
-			// The fleet may still forbid the retry, and the upload must then go on.
-			once.Release(a.Do == decide.Sleep || a.Do == decide.Queue)
-		}
-		x.reported.fromServer = a.FromServer && a.Do != decide.Answer && a.Wait > 0
+// describeFailure tells the host how the last attempt has failed. It must not be inlined, to
+// keep the stack frame of completeEvent small.
+//
+//go:noinline
+func (x *exchange) describeFailure() {
+	x.host.FailsAt(x.last.decided, x.tell.Failed(&x.event.Outcome, x.last.failure(), x.last.kept.Blame))
+}
+
+// settle carries out what a means for the body of the last attempt, and what o, its outcome, for
+// other requests though a caller has gone.
+func (x *exchange) settle(o *decide.Outcome, a *decide.Action) {
+	if once := x.payload.once; once != nil && x.host != nil {
+		// The fleet may still forbid the retry, and the upload must then go on.
+		once.Release(a.Do == decide.Sleep || a.Do == decide.Queue)
 	}
 	if o.Canceled {
-		// What the server said holds for others, though the caller has gone.
 		said := *o
 		said.Canceled = false
 		x.obey(&said)
-	}
-	answeredAtOnce := x.call.Attempts == 1 && o.Status != 0 && a.Do == decide.Answer && a.Reason == decide.None
-	if !answeredAtOnce { // else report counts the attempt and the request together
-		x.count(o, a.Reason)
 	}
 }
 
@@ -302,33 +261,43 @@ func (x *journey) obey(o *decide.Outcome) {
 		x.pin()
 	}
 	h := &x.host.Record
-	change, wakes := x.rules.Obey(h, &x.call, o, x.env.now(), chance.Draw())
+	change, wakes := x.rules.Obey(h, &x.call, o, x.env.Now(), chance.Draw())
 	if wakes {
 		wakeOthers(h)
 	}
 	if change != 0 {
-		x.changed(change)
+		x.tell.Changed(x.host, change)
 	}
 }
 
-// beginRetry records and reports the decision to make another attempt. Of the last one, which
-// nobody needs during a wait that may be long, it keeps only what hooks and errors show.
+// beginRetry tells that the wait before a retry begins. Of the last attempt, which nobody needs
+// during a wait that may be long, it keeps only what hooks and errors show.
 func (x *journey) beginRetry() {
 	if x.last.broken != nil {
 		x.last.err, x.last.broken = x.last.failure(), nil
-		body.Dismiss(x.forget(x.last.resp))
+		body.Dismiss(x.last.forget())
 	}
-	if x.observed() {
-		x.reportRetry()
-	}
-	if x.last.err != nil {
-		x.last.err = kept(x.last.err)
-		x.addError(x.last.err)
-	}
-	l := x.last
-	x.last = last{sends: l.sends, resp: l.resp, err: l.err, inHand: l.inHand, discarded: l.discarded}
+	l, s := &x.last, x.last.show()
+	x.tell.Retrying(&x.event.Outcome, &s)
+	next := last{resp: l.resp, err: s.Err, inHand: l.inHand, kept: l.kept}
 	if l.inHand {
-		x.last.attempt = l.attempt // for discard
+		next.attempt = l.attempt // for discard
 	}
+	x.last = next
 	x.event.Outcome = decide.Outcome{}
 }
+
+// timeoutError is the error of an attempt that ran out of time.
+type timeoutError struct{ text string }
+
+func (e *timeoutError) Error() string        { return e.text }
+func (e *timeoutError) Timeout() bool        { return true }
+func (e *timeoutError) Temporary() bool      { return true }
+func (e *timeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
+
+var (
+	errAttemptTimeout = &timeoutError{"retrip: no response within Policy.AttemptTimeout"}
+	errDeadline       = &timeoutError{"retrip: no response within Policy.Deadline"}
+	errNoProgress     = &timeoutError{"retrip: no response within Policy.Resume"}
+	errBodyIdle       = &timeoutError{"retrip: no progress of the response body within Policy.BodyIdleTimeout"}
+)

@@ -11,11 +11,12 @@ import (
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/replay"
+	"github.com/retrip/retrip/internal/tell"
 )
 
 // Do takes req through its attempts. A plain first attempt goes straight to Base; the
 // exchange begins where something isn't plain.
-func Do(env *Env, cfg *Config, req *http.Request, override Override) (*http.Response, error) {
+func Do(env *Env, cfg *Config, req *http.Request, override tell.Override) (*http.Response, error) {
 	// Base may read the body even after it has returned, so look at it before.
 	f := first{kind: replay.KindOf(req)}
 	if override == nil && f.plain(env, cfg, req) && f.suffices(env, cfg, req) {
@@ -60,7 +61,7 @@ func (f *first) suffices(env *Env, cfg *Config, req *http.Request) bool {
 	}
 	cfg.Metrics.CountAnswered(resp.StatusCode)
 	if env.Failures.Knows(req.URL, &f.place) {
-		env.recordAnswer(req)
+		tell.Request{Desk: &env.Desk, Req: req}.RecordAnswer()
 	}
 	return true
 }
@@ -99,7 +100,7 @@ func (f *first) panicked(env *Env, cfg *Config, req *http.Request) {
 // attempt, and the exchange begins where that has ended.
 //
 //go:noinline
-func begin(env *Env, cfg *Config, req *http.Request, override Override, f *first) (*http.Response, error) {
+func begin(env *Env, cfg *Config, req *http.Request, override tell.Override, f *first) (*http.Response, error) {
 	var x exchange
 	x.init(env, cfg, req, f.kind, override)
 	what := decide.Began
@@ -118,7 +119,7 @@ func begin(env *Env, cfg *Config, req *http.Request, override Override, f *first
 func (x *exchange) adopt(f *first) {
 	x.started, x.call.Attempts = f.began, 1
 	x.last.resp, x.last.err = f.resp, f.err
-	x.reported.attempted, x.reported.pending = true, true
+	x.tell.Sent()
 	if !f.began.IsZero() {
 		x.last.began = x.beginning()
 	}

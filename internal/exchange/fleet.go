@@ -4,7 +4,6 @@
 package exchange
 
 import (
-	"log/slog"
 	"time"
 
 	"github.com/retrip/retrip/internal/account"
@@ -12,7 +11,6 @@ import (
 	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/hostkey"
-	"github.com/retrip/retrip/internal/redact"
 )
 
 // payFleet adds to the account of the host what the last action says. A success pays
@@ -44,7 +42,7 @@ func (x *exchange) askFleet() decide.Kind {
 				x.beginRetry()
 			}
 			if x.last.inHand {
-				body.Dismiss(x.forget(x.last.resp))
+				body.Dismiss(x.last.forget())
 			}
 			return x.recordGone(gone)
 		}
@@ -61,31 +59,14 @@ func (x *place) awaitFleet(host hostkey.Key, answer <-chan struct{}) (gone error
 		return nil
 	default:
 	}
-	most, now := account.OpTimeout, x.env.now()
+	most, now := account.OpTimeout, x.env.Now()
 	left := x.call.TimeLeft(now)
 	timer := time.NewTimer(min(most, left))
 	if gone := x.sleep(timer, answer); gone != nil {
 		return gone
 	}
-	if x.env.now()-now >= most {
+	if x.env.Now()-now >= most {
 		x.env.Fleet.Overdue(host, answer)
 	}
 	return nil
-}
-
-// logFleet logs that the store is away or back, if that is news.
-func (x *place) logFleet() {
-	if x.env.Logger == nil {
-		return
-	}
-	host, news, away := x.env.Fleet.News()
-	switch {
-	case !news:
-	case host != "":
-		x.env.Logger.LogAttrs(x.req.Context(), slog.LevelWarn, "retrip: the fleet's store is away for a host, whose budget decides alone", slog.String("host", host), slog.String("error", redact.Error(away)))
-	case away != nil:
-		x.env.Logger.LogAttrs(x.req.Context(), slog.LevelWarn, "retrip: the fleet's store is away, budgets decide alone", slog.String("error", redact.Error(away)))
-	default:
-		x.env.Logger.LogAttrs(x.req.Context(), slog.LevelInfo, "retrip: the fleet's store is back")
-	}
 }

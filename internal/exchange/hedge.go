@@ -119,7 +119,7 @@ func (r *race) newHedge() *exchange {
 	}
 	h := &exchange{journey: journey{idempotent: true}}
 	h.init(r.env, r.cfg, r.req, replay.None, nil)
-	h.clock, h.call.Attempts, h.last.began = r.clock, 2, r.env.now()
+	h.clock, h.call.Attempts, h.tell.Attempts, h.last.began = r.clock, 2, 2, r.env.Now()
 	if h.deadline != 0 {
 		h.call.Deadline = h.deadline
 	}
@@ -134,7 +134,7 @@ var skipReasons = [...]int{decide.OfTokens: meter.SkipTokens, decide.OfPause: me
 // skipReason says why no hedge is made, if anything but the rule of hedges forbids it.
 func (r *race) skipReason() (reason int, forbidden bool) {
 	p := place{clock: r.clock, cfg: r.cfg, rules: &r.cfg.Rules, req: r.req}
-	key, now := hostkey.Of(r.req.URL), r.env.now()
+	key, now := hostkey.Of(r.req.URL), r.env.Now()
 	record := new(host.Record)
 	if p.setHost(r.env.Hosts.Find(key, now)); p.host != nil {
 		record = &p.host.Record
@@ -183,7 +183,7 @@ func (x *exchange) hedges() bool {
 	default:
 		return false
 	}
-	first := x.call.Attempts == 1 && x.rest == nil && x.number() == 1
+	first := x.call.Attempts == 1 && !x.ofBody && x.number() == 1
 	harmless := x.idempotent && x.key == "" && x.payload.kind == replay.None && x.req.Header["Upgrade"] == nil
 	return first && harmless
 }
@@ -194,6 +194,6 @@ func (x *exchange) drop() {
 	defer func() { _ = recover() }()
 	x.last.attempt.Abandon()
 	if x.last.inHand {
-		body.Dismiss(x.forget(x.last.resp))
+		body.Dismiss(x.last.forget())
 	}
 }

@@ -18,23 +18,41 @@ import (
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/syntax"
+	"github.com/retrip/retrip/internal/tell"
 )
 
 // last is the last attempt and its outcome. The next attempt begins with a
 // zero last, so that nothing of an earlier attempt can be taken for its own.
 type last struct {
-	attempt   *attempt.Attempt // nil if it wasn't derived
-	race      *race            // nil if there is no hedge, whatever happens
-	began     time.Duration    // instant; 0 if its duration doesn't matter
-	decided   time.Duration    // instant of the decision about it; 0 before that
-	sends     int              // number of sends seen
-	resp      *http.Response
-	err       error
-	broken    *body.Prefixed // the body of resp, if it had to be whole and broke
-	inHand    bool           // resp is in hand: neither returned nor discarded
-	discarded bool           // its response has been discarded
-	whole     bool           // all of the body of resp has been read
-	awaits    bool           // the attempt is limited as a Read of the body is that it continues
+	attempt *attempt.Attempt // nil if it wasn't derived
+	race    *race            // nil if there is no hedge, whatever happens
+	began   time.Duration    // instant; 0 if its duration doesn't matter
+	decided time.Duration    // instant of the decision about it; 0 before that
+	resp    *http.Response
+	err     error
+	broken  *body.Prefixed // the body of resp, if it had to be whole and broke
+	inHand  bool           // resp is in hand: neither returned nor discarded
+	whole   bool           // all of the body of resp has been read
+	awaits  bool           // the attempt is limited as a Read of the body is that it continues
+	kept    tell.Kept      // for show
+}
+
+// show returns what hooks, the log and errors show of the attempt.
+func (l *last) show() tell.Shown {
+	s := tell.Shown{Kept: l.kept, Err: l.failure()}
+	if l.resp != nil {
+		s.Response = tell.Response{Status: l.resp.StatusCode, Header: l.resp.Header}
+	}
+	return s
+}
+
+// forget drops the response, but for what is shown of it, and returns it: the caller must
+// discard it.
+func (l *last) forget() *http.Response {
+	resp := l.resp
+	l.kept.Response = tell.ShownOf(resp)
+	l.resp, l.inHand = nil, false
+	return resp
 }
 
 // take records what the base returned.
@@ -103,7 +121,7 @@ func (x *journey) readRetryAfter(status int, header http.Header) {
 	o, now := &x.event.Outcome, time.Now()
 	if x.env.Logger != nil {
 		if name, lines := x.cfg.Dialects.Unread(header, now); name != "" {
-			x.reportUnread(status, name, lines)
+			x.tell.Unread(status, name, lines)
 		}
 	}
 	o.RetryAfter, o.OfAll = x.cfg.Dialects.Wait(status, header, now), x.cfg.Dialects.Global(header)
@@ -117,15 +135,21 @@ func (x *journey) classifyFailure(came *http.Response, err error) {
 		// The error is that the hedge was faster.
 		return
 	}
+	if x.faulty() {
+		l.kept.Blame = fault.KindBody
+	}
 	if x.gone() != nil {
 		o.Canceled = true
 		return
 	}
 	o.Timeout = fault.Timeout(err)
-	o.Hopeless = x.faulty()
+	o.Hopeless = l.kept.Blame == fault.KindBody
 	if l.broken == nil {
 		o.Resent = errors.Is(err, attempt.ErrHiddenSends)
-		o.Hopeless = o.Hopeless || l.refusedByCaller() || l.hopeless(x.req, err, x.env)
+		if !o.Hopeless && l.refusedByCaller() {
+			o.Hopeless, l.kept.Blame = true, fault.KindCaller
+		}
+		o.Hopeless = o.Hopeless || l.hopeless(x.req, err, x.env)
 		o.Idempotent = o.Idempotent || l.neverProcessed(x.env.Inner)
 	}
 	if x.cfg.Classifies {
@@ -146,7 +170,7 @@ func (x *journey) classifyFailure(came *http.Response, err error) {
 	}
 	x.readRetryAfter(o.Lost, came.Header)
 	if l.resp == nil {
-		x.forget(came)
+		l.kept.Response = tell.ShownOf(came)
 	}
 }
 
@@ -161,7 +185,7 @@ func (x *journey) good() bool {
 // that is retried anyway needn't, nor one that the server produces over time, nor one that
 // continues a body, whose reader watches and continues it.
 func (x *journey) awaitsBody() bool {
-	if x.rest != nil || !body.In(x.req, x.last.resp) {
+	if x.ofBody || !body.In(x.req, x.last.resp) {
 		return false
 	}
 	resp, a := x.last.resp, x.last.attempt

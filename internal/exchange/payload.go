@@ -15,10 +15,10 @@ import (
 
 // payload is the body of a request, which each attempt gets anew.
 type payload struct {
-	kind   replay.Kind
 	once   *replay.Body   // replays a one-shot body, if there may be another attempt
 	copies *replay.Copies // provides any other body that the caller's code makes
-	begun  bool           // an attempt may have read the caller's body in memory
+	kind   replay.Kind
+	begun  bool // an attempt may have read the caller's body in memory
 }
 
 // open prepares the body for as many attempts.
@@ -98,7 +98,7 @@ func (x *exchange) closeBodies() {
 	switch {
 	case p.once != nil && unused:
 		p.once.Seal(replay.Abandoned)
-	case p.once != nil && x.last.err != nil:
+	case p.once != nil && (x.last.err != nil || x.cause != nil):
 		p.once.Seal(replay.Failed)
 	case p.once != nil:
 		p.once.Seal(replay.Answered)

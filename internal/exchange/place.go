@@ -19,13 +19,12 @@ import (
 // the machine keeps of it.
 type place struct {
 	clock
-	cfg       *Config
-	rules     *decide.Rules // of cfg, or those for a host without an entry of its own
-	req       *http.Request
-	call      decide.Call
-	host      *host.Entry   // pinned; nil while the host is in no trouble
-	woken     chan struct{} // signals that the call must ask again; nil if it can't wait at a gate
-	gateSince time.Duration // instant at which the wait at the gate began; 0: there is none
+	cfg   *Config
+	rules *decide.Rules // of cfg, or those for a host without an entry of its own
+	req   *http.Request
+	call  decide.Call
+	host  *host.Entry   // pinned; nil while the host is in no trouble
+	woken chan struct{} // signals that the call must ask again; nil if it can't wait at a gate
 }
 
 // pin finds the host of the request, which has failed. It returns the current instant. It
@@ -91,7 +90,6 @@ func wakeOthers(h *host.Record) {
 type clock struct {
 	env      *Env          // for its epoch
 	started  time.Time     // first reading; zero before
-	entered  time.Duration // instant at which RoundTrip began, if there are hooks or histograms of durations
 	stepped  time.Duration // instant of the last step, if there was a host
 	deadline time.Duration // instant at which Policy.Deadline, or Policy.Resume, ends an attempt; 0 if the context's deadline does
 }
@@ -110,7 +108,7 @@ func (c *clock) now() time.Duration {
 		c.started = time.Now()
 		return c.env.instant(c.started)
 	}
-	return c.env.now()
+	return c.env.Now()
 }
 
 // gone returns why the caller no longer wants a response, or nil if it still

@@ -14,6 +14,7 @@ import (
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/meter"
+	"github.com/retrip/retrip/internal/tell"
 )
 
 // hedgeEnded ends the hedge h, unless it is nil. A panic of the hedge continues in the
@@ -73,14 +74,14 @@ func (x *exchange) endRace(r *race) {
 		r.recordFirst(o)
 		return
 	}
-	x.call.Attempts, x.call.Hedged = 2, true
+	x.call.Attempts, x.tell.Attempts, x.call.Hedged = 2, 2, true
 	l := loser{x.last.attempt, meter.Superseded, *o}
 	result := meter.HedgeLost
 	switch {
 	case r.won:
 		result = meter.HedgeWon
 		if waited {
-			l.result = resultOf(o, decide.None)
+			l.result = tell.ResultOf(o, decide.None)
 		} else {
 			r.avoid()
 		}
@@ -106,9 +107,8 @@ func (x *exchange) endRace(r *race) {
 	if r.broke != nil {
 		panic(r.broke)
 	}
-	if x.observed() {
-		x.reportHedge(result, r.delay)
-	}
+	s := x.last.show()
+	x.tell.Hedged(result, r.delay, o, &s)
 	x.obey(&l.outcome)
 }
 
@@ -147,9 +147,7 @@ type loser struct {
 func (x *journey) follow(h *exchange) {
 	first := x.last
 	x.event.Outcome = h.event.Outcome
-	if x.last = h.last; x.last.discarded {
-		x.excerpt = h.excerpt
-	}
+	x.last = h.last
 	if x.last.resp != nil && x.last.resp.Request == h.req {
 		x.last.resp.Request = x.req
 	}
@@ -176,16 +174,16 @@ func (x *exchange) mergeFailure(r *race) (l loser) {
 		h.drop()
 	case x.last.resp == nil && h.last.resp != nil:
 		l.attempt, l.outcome = x.last.attempt, x.event.Outcome
-		x.addError(kept(x.last.err))
+		x.tell.Add(tell.Short(x.last.err))
 		x.doubts(x.last.err)
 		x.follow(h)
 	default:
 		if err := h.last.failure(); err != nil {
-			x.addError(kept(err))
+			x.tell.Add(tell.Short(err))
 		}
 		h.drop()
 	}
-	l.result = resultOf(&l.outcome, decide.None)
+	l.result = tell.ResultOf(&l.outcome, decide.None)
 	if r.good {
 		return l
 	}
@@ -220,7 +218,7 @@ func (x *journey) obeyAtOnce() {
 func (r *race) recordFirst(o *decide.Outcome) {
 	var took time.Duration
 	if r.delay == 0 || !r.good {
-		took = r.env.now() - r.began
+		took = r.env.Now() - r.began
 	}
 	switch {
 	case r.good:
@@ -272,7 +270,7 @@ func (r *race) avoid() {
 // responses in the first half of that time, and frozen after them.
 func (r *race) hung() {
 	_, ok := r.env.Base.(*http.Transport)
-	if took := r.env.now() - r.began; ok && r.delay > 0 && took >= hedgePatience*r.delay && r.first.SpokeHTTP2() {
+	if took := r.env.Now() - r.began; ok && r.delay > 0 && took >= hedgePatience*r.delay && r.first.SpokeHTTP2() {
 		r.env.Spares.Doubt(hostkey.Of(r.req.URL), time.Now().Add(-took/2), !r.at.AtBase())
 	}
 }

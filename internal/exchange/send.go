@@ -20,11 +20,9 @@ import (
 
 // send makes an attempt, and reduces its outcome to what a decision needs.
 func (x *exchange) send() {
-	x.last = last{}
 	x.event = decide.Event{}
-	if x.hooked {
-		x.reportAttempt()
-	}
+	x.tell.Sending(x.call.Attempts, &x.last.kept)
+	x.last = last{}
 	if x.timed() {
 		x.last.began = x.beginning()
 	}
@@ -37,10 +35,6 @@ func (x *exchange) send() {
 	if hedges || x.derives() {
 		req = x.derive()
 	}
-	if x.call.Attempts > 1 {
-		x.cfg.Metrics.Retry(x.req.Context(), x.decision.reason.String(), x.decision.wait, x.reported.fromServer)
-	}
-	x.reported.attempted, x.reported.pending = true, true
 	switch {
 	case hedges:
 		x.sendHedged(base, req)
@@ -83,7 +77,7 @@ func (x *exchange) use(base http.RoundTripper, req *http.Request) {
 	if err != nil && fault.Unsent(err, x.env.Inner) {
 		x.last.attempt.NotConnected()
 	}
-	x.last.sends = x.last.attempt.Sends()
+	x.last.kept.Sends = int32(x.last.attempt.Sends())
 	x.last.take(resp, err)
 	x.recordRoute(base)
 	if x.last.resp != nil {
@@ -96,7 +90,7 @@ func (x *exchange) use(base http.RoundTripper, req *http.Request) {
 // hook did.
 func (x *journey) beginning() time.Duration {
 	switch {
-	case x.hooked:
+	case x.tell.Hooked:
 	case x.host != nil:
 		return x.stepped
 	case x.call.Attempts == 1:
@@ -124,7 +118,7 @@ func (x *journey) timed() bool {
 func (x *exchange) derives() bool {
 	retry := x.call.Attempts > 1
 	switch {
-	case x.cfg.Derives || x.deadline != 0, x.hooked, x.route.Other:
+	case x.cfg.Derives || x.deadline != 0, x.tell.Hooked, x.route.Other:
 		// It is limited or observed.
 		return true
 	case x.payload.kind >= replay.Gotten, retry && x.payload.kind == replay.Memory:
@@ -140,10 +134,10 @@ func (x *exchange) derives() bool {
 // number returns the number of the attempt. It continues the count of the incoming
 // request on whose behalf the request is made, if a header tells it.
 func (x *journey) number() int {
-	if x.override == nil || x.cfg.RetryHeader == "" {
+	if x.tell.Override == nil || x.cfg.RetryHeader == "" {
 		return x.call.Attempts
 	}
-	return x.override.Incoming(x.req.Context()) - 1 + x.call.Attempts
+	return x.tell.Override.Incoming(x.req.Context()) - 1 + x.call.Attempts
 }
 
 // derive returns a request for the next attempt. It shares with the caller's
@@ -166,7 +160,7 @@ func (x *exchange) derive() *http.Request {
 
 // lateError returns the error of an attempt that ends with x.deadline.
 func (x *exchange) lateError() error {
-	if x.rest != nil {
+	if x.ofBody {
 		return errNoProgress
 	}
 	return errDeadline
@@ -218,7 +212,7 @@ func (x *exchange) doubts(err error) {
 		// An attempt without a connection waited for a dial or for its turn.
 		// That says nothing about any connection.
 		return
-	case a == nil && x.rest == nil: // else it is what the body that has broken came over
+	case a == nil && !x.ofBody: // else it is what the body that has broken came over
 		x.route.HTTP2 = fault.OverHTTP2(err)
 	}
 	x.route.Suspect(&x.env.Spares, hostkey.Of(x.req.URL), limit)

@@ -38,15 +38,15 @@ func (x *place) sleep(timer *time.Timer, woken <-chan struct{}) (gone error) {
 
 // bodyWaits reports whether x, which continues a body and has been given up, may wait for
 // a turn.
-func (x *journey) bodyWaits() bool {
-	if x.cfg.MaxAttempts <= 1 {
+func (x *exchange) bodyWaits() bool {
+	if !x.ofBody || x.cfg.MaxAttempts <= 1 {
 		return false
 	}
-	switch x.decision.reason {
+	switch x.action.Reason {
 	case decide.MaxAttempts, decide.BudgetExhausted, decide.RetriesFailing, decide.FleetBudget, decide.BreakerOpen:
 		return true
 	case decide.HostPaused:
-		return x.host.PausedFor(x.env.now()) <= x.cfg.MaxWait
+		return x.host.PausedFor(x.env.Now()) <= x.cfg.MaxWait
 	}
 	return false
 }
@@ -97,7 +97,7 @@ func (x *exchange) wait() decide.Kind {
 func (x *exchange) noBody() decide.Kind {
 	if gone := x.gone(); gone != nil && !x.last.inHand {
 		if x.last.err != nil {
-			x.addError(x.last.err)
+			x.tell.Add(x.last.err)
 		}
 		return x.recordGone(gone)
 	}
@@ -122,24 +122,11 @@ func reasonGone(err error) decide.Reason {
 	return decide.Canceled
 }
 
-// timeQueue observes how long x has waited at the gate.
-func (x *exchange) timeQueue(now time.Duration) {
-	switch a := &x.action; {
-	case a.Do == decide.Sleep && a.AtGate:
-		if x.gateSince == 0 {
-			x.gateSince = max(1, now)
-		}
-	case x.gateSince != 0 && a.Do != decide.Ask:
-		x.cfg.Metrics.WaitedAtGate(x.req.Context(), x.env.now()-x.gateSince)
-		x.gateSince = 0
-	}
-}
-
 // discard drains the response in hand before a wait.
 func (x *exchange) discard(wait time.Duration) {
 	d := body.Discarding{Req: x.req, Attempt: x.last.cutter(), Clock: x.started}
 	x.last.attempt = nil
-	if d.Resp = x.forget(x.last.resp); body.CloseLocal(d.Resp) {
+	if d.Resp = x.last.forget(); body.CloseLocal(d.Resp) {
 		return
 	}
 	d.Most = x.drainTime(wait)
