@@ -19,6 +19,10 @@ import (
 	"github.com/retrip/retrip/internal/resume"
 )
 
+// The names and help of all metrics are in make, below. Package meter counts, without knowing
+// Prometheus' registry; tell.Teller says when: Sending counts a retry, Step an attempt that has
+// ended, and Done the request. Collect reads what is counted, and the state of hosts.
+
 // Metrics counts what Transports do, and is a [prometheus.Collector] to register. One
 // Metrics may serve many Transports. The label policy is the pattern in
 // Transport.Hosts that a request follows, in lower case, or "default". No label

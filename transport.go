@@ -116,6 +116,14 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
+	// The way from here: exchange.Do makes a plain first attempt and returns a good answer at
+	// once (first.go). Else exchange.run (exchange.go) repeats
+	//	step     tell the machine what has happened: decide.Call.Step (step.go) says what to do
+	//	send     make an attempt (send.go), and reduce its outcome to facts: classify (outcome.go)
+	//	wait     drop the outcome, and wait (wait.go); askFleet (fleet.go) comes before, with a Fleet
+	//	finish   return the last outcome (result.go)
+	// In the machine, judge decides after an attempt: final, plan and payBudget say why there is
+	// no other. admit decides before one. tell.Teller reports (internal/tell).
 	if o == nil { // an Override that holds a nil pointer isn't nil
 		return exchange.Do(&s.Env, &r.Config, req, nil)
 	}
