@@ -15,7 +15,6 @@ import (
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/budget"
 	"github.com/retrip/retrip/internal/host"
-	"github.com/retrip/retrip/internal/lend"
 	"github.com/retrip/retrip/internal/redact"
 )
 
@@ -193,7 +192,7 @@ func lookAt(name string, t *retrip.Transport) transportStatus {
 	}
 
 	s.Patterns = len(hosts)
-	if _, resolved, err := lend.Rules(p); err == nil {
+	if resolved, err := (&retrip.Transport{Policy: p}).PolicyFor("any:80"); err == nil {
 		p = resolved
 	}
 	s.Policies = append(s.Policies, policyStatus{"default", inWords(p)})

@@ -20,7 +20,6 @@ import (
 
 	"github.com/retrip/retrip"
 
-	"github.com/retrip/retrip/internal/lend"
 	"github.com/retrip/retrip/internal/sim"
 )
 
@@ -304,7 +303,7 @@ func (f *flags) change(p *retrip.Policy) {
 }
 
 func (f *flags) checked(p retrip.Policy) error {
-	if _, _, err := lend.Rules(p); err != nil {
+	if err := (&retrip.Transport{Policy: p}).Validate(); err != nil {
 		text := oneLine(err)
 		for field, name := range f.names {
 			if f.given(name) {
