@@ -88,3 +88,12 @@ func (cfg *Config) turns() turns.Rule {
 		Slow: time.Duration(turns.SlowShare * float64(max(0, cfg.AttemptTimeout))),
 	}
 }
+
+// isNetHTTP reports whether base is a transport of net/http.
+func isNetHTTP(base http.RoundTripper) bool {
+	switch base.(type) {
+	case *http.Transport, *spare.Turn:
+		return true
+	}
+	return false
+}

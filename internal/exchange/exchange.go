@@ -11,11 +11,9 @@
 package exchange
 
 import (
-	"context"
 	"net/http"
 	"time"
 
-	"github.com/retrip/retrip/internal/body"
 	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
@@ -85,29 +83,6 @@ func (x *exchange) endBy(at time.Duration) {
 	if x.call.Deadline == 0 || at < x.call.Deadline {
 		x.call.Deadline, x.deadline = at, at
 	}
-}
-
-// limit returns how long the attempt may take by the rules, and the error of one that takes
-// longer. A limit of 0 is none.
-func (x *exchange) limit() (limit time.Duration, tooLate error) {
-	limit, tooLate = max(0, x.cfg.AttemptTimeout), errAttemptTimeout
-	if idle := x.cfg.BodyIdleTimeout; x.ofBody && idle > 0 && (limit == 0 || idle < limit) {
-		// A Read of the body that the response continues waits for it.
-		limit, tooLate = idle, errBodyIdle
-	}
-	if left := max(1, x.deadline-x.last.began); x.deadline != 0 && (limit == 0 || left < limit) {
-		limit, tooLate = left, x.lateError()
-	}
-	return limit, tooLate
-}
-
-// attemptTime returns how long the attempt may take, or 0 if nothing bounds it.
-func (x *exchange) attemptTime() time.Duration {
-	most, _ := x.limit()
-	if left := max(1, x.call.Deadline-x.last.began); x.call.Deadline != 0 && (most == 0 || left < most) {
-		most = left
-	}
-	return most
 }
 
 // run takes the request from event to action, from Began on, or from Ended if the first
@@ -250,54 +225,3 @@ func (x *exchange) settle(o *decide.Outcome, a *decide.Action) {
 		x.obey(&said)
 	}
 }
-
-// obey makes the host obey what a server has said in o, the outcome of an attempt that
-// doesn't count. Nothing else in o counts for the host.
-func (x *journey) obey(o *decide.Outcome) {
-	if !x.cfg.Refused(o) {
-		return
-	}
-	if x.host == nil {
-		x.pin()
-	}
-	h := &x.host.Record
-	change, wakes := x.rules.Obey(h, &x.call, o, x.env.Now(), chance.Draw())
-	if wakes {
-		wakeOthers(h)
-	}
-	if change != 0 {
-		x.tell.Changed(x.host, change)
-	}
-}
-
-// beginRetry tells that the wait before a retry begins. Of the last attempt, which nobody needs
-// during a wait that may be long, it keeps only what hooks and errors show.
-func (x *journey) beginRetry() {
-	if x.last.broken != nil {
-		x.last.err, x.last.broken = x.last.failure(), nil
-		body.Dismiss(x.last.forget())
-	}
-	l, s := &x.last, x.last.show()
-	x.tell.Retrying(&x.event.Outcome, &s)
-	next := last{resp: l.resp, err: s.Err, inHand: l.inHand, kept: l.kept}
-	if l.inHand {
-		next.attempt = l.attempt // for discard
-	}
-	x.last = next
-	x.event.Outcome = decide.Outcome{}
-}
-
-// timeoutError is the error of an attempt that ran out of time.
-type timeoutError struct{ text string }
-
-func (e *timeoutError) Error() string        { return e.text }
-func (e *timeoutError) Timeout() bool        { return true }
-func (e *timeoutError) Temporary() bool      { return true }
-func (e *timeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
-
-var (
-	errAttemptTimeout = &timeoutError{"retrip: no response within Policy.AttemptTimeout"}
-	errDeadline       = &timeoutError{"retrip: no response within Policy.Deadline"}
-	errNoProgress     = &timeoutError{"retrip: no response within Policy.Resume"}
-	errBodyIdle       = &timeoutError{"retrip: no progress of the response body within Policy.BodyIdleTimeout"}
-)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/dialect"
 	"github.com/retrip/retrip/internal/fault"
@@ -294,4 +295,23 @@ func (l *last) refusedByCaller() bool {
 	}
 	err := l.attempt.HandshakeError(l.err)
 	return err != nil && fault.RefusedByCaller(err)
+}
+
+// obey makes the host obey what a server has said in o, the outcome of an attempt that
+// doesn't count. Nothing else in o counts for the host.
+func (x *journey) obey(o *decide.Outcome) {
+	if !x.cfg.Refused(o) {
+		return
+	}
+	if x.host == nil {
+		x.pin()
+	}
+	h := &x.host.Record
+	change, wakes := x.rules.Obey(h, &x.call, o, x.env.Now(), chance.Draw())
+	if wakes {
+		wakeOthers(h)
+	}
+	if change != 0 {
+		x.tell.Changed(x.host, change)
+	}
 }

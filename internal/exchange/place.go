@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/retrip/retrip/internal/body"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/host"
@@ -109,6 +110,16 @@ func (c *clock) now() time.Duration {
 		return c.env.instant(c.started)
 	}
 	return c.env.Now()
+}
+
+// drainTime returns how long the end of the last attempt may take in the wait.
+func (x *place) drainTime(wait time.Duration) time.Duration {
+	most := min(max(wait, body.DrainLeast), body.DrainTime)
+	if x.call.Deadline != 0 && most > wait {
+		// The attempt gets half of what is left.
+		most = min(most, max(wait, (x.call.Deadline-x.now())/2))
+	}
+	return most
 }
 
 // gone returns why the caller no longer wants a response, or nil if it still

@@ -4,6 +4,7 @@
 package exchange
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strconv"
@@ -14,7 +15,6 @@ import (
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/replay"
-	"github.com/retrip/retrip/internal/spare"
 	"github.com/retrip/retrip/internal/syntax"
 )
 
@@ -99,15 +99,6 @@ func (x *journey) beginning() time.Duration {
 	return x.now()
 }
 
-// isNetHTTP reports whether base is a transport of net/http.
-func isNetHTTP(base http.RoundTripper) bool {
-	switch base.(type) {
-	case *http.Transport, *spare.Turn:
-		return true
-	}
-	return false
-}
-
 // timed reports whether the duration of an attempt matters: to a time limit, or because a
 // good answer to an attempt that began after a pause says that other requests needn't wait.
 func (x *journey) timed() bool {
@@ -156,6 +147,29 @@ func (x *exchange) derive() *http.Request {
 		req.Header = syntax.WithHeader(req.Header, name, strconv.Itoa(n))
 	}
 	return req
+}
+
+// limit returns how long the attempt may take by the rules, and the error of one that takes
+// longer. A limit of 0 is none.
+func (x *exchange) limit() (limit time.Duration, tooLate error) {
+	limit, tooLate = max(0, x.cfg.AttemptTimeout), errAttemptTimeout
+	if idle := x.cfg.BodyIdleTimeout; x.ofBody && idle > 0 && (limit == 0 || idle < limit) {
+		// A Read of the body that the response continues waits for it.
+		limit, tooLate = idle, errBodyIdle
+	}
+	if left := max(1, x.deadline-x.last.began); x.deadline != 0 && (limit == 0 || left < limit) {
+		limit, tooLate = left, x.lateError()
+	}
+	return limit, tooLate
+}
+
+// attemptTime returns how long the attempt may take, or 0 if nothing bounds it.
+func (x *exchange) attemptTime() time.Duration {
+	most, _ := x.limit()
+	if left := max(1, x.call.Deadline-x.last.began); x.call.Deadline != 0 && (most == 0 || left < most) {
+		most = left
+	}
+	return most
 }
 
 // lateError returns the error of an attempt that ends with x.deadline.
@@ -217,3 +231,18 @@ func (x *exchange) doubts(err error) {
 	}
 	x.route.Suspect(&x.env.Spares, hostkey.Of(x.req.URL), limit)
 }
+
+// timeoutError is the error of an attempt that ran out of time.
+type timeoutError struct{ text string }
+
+func (e *timeoutError) Error() string        { return e.text }
+func (e *timeoutError) Timeout() bool        { return true }
+func (e *timeoutError) Temporary() bool      { return true }
+func (e *timeoutError) Is(target error) bool { return target == context.DeadlineExceeded }
+
+var (
+	errAttemptTimeout = &timeoutError{"retrip: no response within Policy.AttemptTimeout"}
+	errDeadline       = &timeoutError{"retrip: no response within Policy.Deadline"}
+	errNoProgress     = &timeoutError{"retrip: no response within Policy.Resume"}
+	errBodyIdle       = &timeoutError{"retrip: no progress of the response body within Policy.BodyIdleTimeout"}
+)

@@ -92,6 +92,23 @@ func (x *exchange) wait() decide.Kind {
 	return decide.Due
 }
 
+// beginRetry tells that the wait before a retry begins. Of the last attempt, which nobody needs
+// during a wait that may be long, it keeps only what hooks and errors show.
+func (x *journey) beginRetry() {
+	if x.last.broken != nil {
+		x.last.err, x.last.broken = x.last.failure(), nil
+		body.Dismiss(x.last.forget())
+	}
+	l, s := &x.last, x.last.show()
+	x.tell.Retrying(&x.event.Outcome, &s)
+	next := last{resp: l.resp, err: s.Err, inHand: l.inHand, kept: l.kept}
+	if l.inHand {
+		next.attempt = l.attempt // for discard
+	}
+	x.last = next
+	x.event.Outcome = decide.Outcome{}
+}
+
 // noBody returns what has happened if the next attempt would get no body. The caller may
 // have gone in the wait for the body of the last one.
 func (x *exchange) noBody() decide.Kind {
@@ -131,14 +148,4 @@ func (x *exchange) discard(wait time.Duration) {
 	}
 	d.Most = x.drainTime(wait)
 	body.Discard(d)
-}
-
-// drainTime returns how long the end of the last attempt may take in the wait.
-func (x *exchange) drainTime(wait time.Duration) time.Duration {
-	most := min(max(wait, body.DrainLeast), body.DrainTime)
-	if x.call.Deadline != 0 && most > wait {
-		// The attempt gets half of what is left.
-		most = min(most, max(wait, (x.call.Deadline-x.now())/2))
-	}
-	return most
 }
