@@ -168,7 +168,7 @@ func (x *exchange) step(what decide.Kind) decide.Deed {
 	if what == decide.Ended {
 		x.settle(&e.Outcome, a)
 	}
-	x.tell.Step(x.host, &x.call, e, a, int(x.last.kept.Sends), now)
+	x.tell.Step(x.host, &x.call, e, a, int(x.last.kept.Sends))
 	return a.Do
 }
 

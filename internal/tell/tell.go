@@ -94,9 +94,9 @@ func (t *Teller) Sent() { t.Attempts, t.attempted, t.pending = 1, true, true }
 // Decide is Step for a retry that no step has decided.
 func (t *Teller) Decide(reason decide.Reason, wait time.Duration) { t.reason, t.wait = reason, wait }
 
-// Step tells that e has happened to the request c at the instant now, and that a follows. h is
+// Step tells that e has happened to the request c, and that a follows. h is
 // its host, or nil while that is in no trouble, and sends how often the last attempt was sent.
-func (t *Teller) Step(h *host.Entry, c *decide.Call, e *decide.Event, a *decide.Action, sends int, now time.Duration) {
+func (t *Teller) Step(h *host.Entry, c *decide.Call, e *decide.Event, a *decide.Action, sends int) {
 	t.do = a.Do
 	// A Send, or a wait that goes on, keeps what was decided about the last attempt.
 	if a.Reason != decide.None || a.Do >= decide.Answer {
@@ -132,7 +132,7 @@ func (t *Teller) Step(h *host.Entry, c *decide.Call, e *decide.Event, a *decide.
 		t.Changed(h, a.Change)
 	}
 	if a.AtGate || t.gateSince != 0 {
-		t.timeQueue(a, now)
+		t.timeQueue(a)
 	}
 }
 
@@ -143,11 +143,11 @@ func (t *Teller) Changed(h *host.Entry, change host.Change) {
 }
 
 // timeQueue observes how long the request has waited at the gate.
-func (t *Teller) timeQueue(a *decide.Action, now time.Duration) {
+func (t *Teller) timeQueue(a *decide.Action) {
 	switch {
 	case a.Do == decide.Sleep && a.AtGate:
 		if t.gateSince == 0 {
-			t.gateSince = max(1, now)
+			t.gateSince = t.Now() // not 0: see Epoch
 		}
 	case t.gateSince != 0 && a.Do != decide.Ask:
 		t.Metrics.WaitedAtGate(t.Req.Context(), t.Now()-t.gateSince)
