@@ -128,8 +128,8 @@ func (c *checker) giveUp(e event) {
 		}
 		switch r.call.Body {
 		case OwnGet, Rewinds:
-			// retrip may not wait for a Read that takes longer.
-			if r.call.Drip < 20*time.Millisecond {
+			// retrip may not wait for a Read that takes longer, or for long before a deadline.
+			if end := c.deadline(); r.call.Drip < 20*time.Millisecond && (end == 0 || e.at+slack < end) {
 				no("its body can be replayed")
 			}
 		case NoBody, Bytes, Section:
