@@ -197,11 +197,14 @@ func (a *arrival) saidTo(p Policy) time.Duration {
 	return max(a.word, least)
 }
 
-// window returns the shortest and longest wait before retry n, after a response or an error
-// that names none.
-func (p Policy) window(n, status int) (lo, hi time.Duration) {
-	b := p.Backoff
-	if throttled(p, status, nil, false) {
+// window returns the shortest and longest wait before the retry after e, whose response or
+// error names none.
+func (p Policy) window(e event) (lo, hi time.Duration) {
+	if e.Err != nil {
+		p.Classify = NoClassify // it doesn't get the response of a body that broke
+	}
+	b, n := p.Backoff, e.Attempt
+	if throttled(p, e.StatusCode, nil, false) {
 		b.Base = min(b.Cap, max(b.Base, b.ThrottleBase))
 	}
 	ceiling := time.Duration(min(float64(b.Cap), max(0, float64(b.Base))*math.Pow(2, float64(n-1))))

@@ -205,7 +205,7 @@ func (c *checker) tooLate(e event, no func(string, ...any)) {
 		if least == 0 && b.Jitter != retrip.FullJitter {
 			least = max(b.Base, b.ThrottleBase) << min(e.Attempt, 10)
 		}
-		_, hi := c.p.window(e.Attempt, e.StatusCode)
+		_, hi := c.p.window(e)
 		if _, room := c.room(e); deadline-e.at > least+room+slack && (c.cuts(e) < 2 || deadline-e.at > hi+room+slack) {
 			no("%v are left, and %v suffice", deadline-e.at, least+room)
 		}

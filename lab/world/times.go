@@ -150,7 +150,7 @@ func (c *checker) backoff(retry event) {
 	if c.r.client.plan.Fleet {
 		return // what it takes to ask the store is part of the wait
 	}
-	lo, hi := c.p.window(retry.Attempt, retry.StatusCode)
+	lo, hi := c.p.window(retry)
 	if room, _ := c.room(retry); c.deadline() > 0 {
 		left := c.deadline() - retry.at - room + slack
 		if lo > left {
@@ -199,7 +199,7 @@ func (c *checker) cuts(e event) (n int) {
 		if a.hook != "Retry" || a.Attempt >= e.Attempt {
 			continue
 		}
-		_, hi := c.p.window(a.Attempt, a.StatusCode)
+		_, hi := c.p.window(a)
 		if _, room := c.room(a); hi+room+slack > c.deadline()-a.at {
 			n++
 		}
