@@ -150,6 +150,9 @@ func (c *checker) backoff(retry event) {
 	if c.r.client.plan.Fleet {
 		return // what it takes to ask the store is part of the wait
 	}
+	if c.skips(retry) {
+		return // a retry that is skipped for want of tokens counts as one, too
+	}
 	lo, hi := c.p.window(retry)
 	if room, _ := c.room(retry); c.deadline() > 0 {
 		left := c.deadline() - retry.at - room + slack
@@ -191,6 +194,16 @@ func (c *checker) room(e event) (least, most time.Duration) {
 		}
 	}
 	return least, most
+}
+
+// skips reports whether a retry before that of e may have been skipped: it waited on.
+func (c *checker) skips(e event) bool {
+	for i, a := range c.own[:len(c.own)-1] {
+		if next := c.own[i+1]; a.hook == "Retry" && a.StatusCode == 0 && a.Attempt < e.Attempt && next.hook == "Attempt" && next.at-a.at > a.Wait+slack {
+			return c.p.Budget != retrip.Off
+		}
+	}
+	return false
 }
 
 // cuts returns how many waits before e the deadline may have cut.
