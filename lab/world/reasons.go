@@ -169,7 +169,8 @@ func (c *checker) giveUp(e event) {
 		if p.Budget == retrip.Off {
 			no("the budget is unlimited")
 		}
-		if s := e.host; !swapped && !low(s.Tokens, s.Size) {
+		// If the tokens have come back, the attempts that were skipped meanwhile were the last.
+		if s := e.host; !swapped && !low(s.Tokens, s.Size) && !c.skips(e) {
 			no("%.2f of %v tokens are left", s.Tokens, s.Size)
 		}
 	case retrip.ReasonRetriesFailing:
