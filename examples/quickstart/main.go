@@ -1,8 +1,8 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Quickstart calls a flaky server through a wrapped client and prints every
-// attempt, wait and decision.
+// Quickstart calls a flaky server and a dead one through a wrapped client, and
+// prints every attempt, wait and decision.
 package main
 
 import (
@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -52,11 +53,32 @@ func main() {
 	resp.Body.Close()
 	fmt.Printf("            the caller sees %s\n\n", resp.Status)
 
+	callDeadHost()
+
 	fmt.Println("What Prometheus would scrape (zeros omitted):")
 	if err := printMetrics(os.Stdout, metrics); err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println("\nSo retrip repeats what is safe to repeat, waits as the server asks, and says why it stops. The caller sees ordinary responses.")
+}
+
+// callDeadHost sends 100 requests to a port at which nobody listens.
+func callDeadHost() {
+	fmt.Println("100 GETs to a host that is down, and what retrip logs:")
+	server := httptest.NewServer(nil)
+	server.Close()
+	var attempts int
+	client := &http.Client{Transport: &retrip.Transport{
+		Logger: slog.New(slog.NewTextHandler(os.Stdout, nil)),
+		Trace:  &retrip.Trace{Attempt: func(retrip.Event) { attempts++ }},
+	}}
+	for range 100 {
+		resp, err := client.Get(server.URL)
+		if err == nil {
+			log.Fatal("somebody listens there: ", resp.Status)
+		}
+	}
+	fmt.Printf("            the host got %d attempts for 100 requests\n\n", attempts)
 }
 
 // flaky breaks the first GET, fails and throttles the next two, and then
