@@ -72,7 +72,8 @@ func (c *checker) retry(e event) {
 	if e.StatusCode >= 400 && e.Header.Get("X-Should-Retry") == "false" && c.p.Classify != RetriesTeas && c.p.Classify != ThrottlesTeas {
 		c.breaks("P8", "a retry after X-Should-Retry: false")
 	}
-	if errors.Is(e.Err, errOwn) {
+	// retrip asks GetBody again, unless the caller goes first.
+	if errors.Is(e.Err, errOwn) && (c.r.call.Body != FailsGet || !c.waited()) {
 		c.breaks("P7", "a retry after the caller's own body has failed")
 	}
 	if c.r.call.Hints == RefusesHints && errors.Is(e.Err, errCause) {
