@@ -208,7 +208,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	sums := map[string]*[meter.Gauges]float64{}
 	for _, h := range holders {
 		if t := h.transport.Value(); t != nil {
-			t.addHosts(sums)
+			t.addHosts(m, sums)
 		}
 	}
 	for _, p := range policies {
@@ -216,8 +216,8 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// addHosts adds up what t knows about hosts in trouble, by policy.
-func (t *Transport) addHosts(sums map[string]*[meter.Gauges]float64) {
+// addHosts adds up what t knows about hosts in trouble, by policy, if t counts with m.
+func (t *Transport) addHosts(m *Metrics, sums map[string]*[meter.Gauges]float64) {
 	of := func(policy string) *[meter.Gauges]float64 {
 		if sums[policy] == nil {
 			sums[policy] = new([meter.Gauges]float64)
@@ -225,7 +225,7 @@ func (t *Transport) addHosts(sums map[string]*[meter.Gauges]float64) {
 		return sums[policy]
 	}
 	s := t.settings.Load()
-	if s == nil || s.err != nil {
+	if s == nil || s.err != nil || s.counting != m {
 		return
 	}
 	t.tables.Hedges.All(func(key hostkey.Key, delay time.Duration) {

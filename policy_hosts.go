@@ -69,7 +69,7 @@ func compile(policy Policy, hosts map[string]Policy) (*matcher, error) {
 	m.lengths = slices.Compact(m.lengths)
 	slices.Reverse(m.lengths)
 	if err := joinFirst(errs); err != nil {
-		return &matcher{}, err
+		return &matcher{policy: m.policy, hosts: m.hosts}, err
 	}
 	return m, nil
 }

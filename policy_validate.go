@@ -24,7 +24,7 @@ import (
 // Validate reports the mistakes in the fields of t, for program start and for tests: the
 // error names the host, field and value of each. RoundTrip and SetPolicies refuse the same
 // policies. After the first request, Validate also reports the fields that have changed,
-// which has no effect. From the first call of any method on, t.Metrics exports its series.
+// which is too late. From the first call of any method on, t.Metrics exports its series.
 func (t *Transport) Validate() error {
 	t.start()
 	_, err := compile(t.Policy, t.Hosts)
@@ -402,13 +402,11 @@ func (t *Transport) late() error {
 	then, now := reflect.ValueOf(s.fields), reflect.ValueOf(wiring{t.Base, t.Fleet, t.Metrics, t.Logger, t.Trace})
 	for f := range then.Type().Fields() {
 		if !sameValue(then.FieldByIndex(f.Index).Interface(), now.FieldByIndex(f.Index).Interface()) {
-			errs = append(errs, fmt.Errorf("retrip: %s was changed after the first request, which has no effect", f.Name))
+			errs = append(errs, fmt.Errorf("retrip: %s was changed after the first request, which is too late", f.Name))
 		}
 	}
-	if !s.replaced && s.matcher.fallback != nil {
-		if !samePolicy(s.policy, t.Policy) || !maps.EqualFunc(s.hosts, t.Hosts, samePolicy) {
-			errs = append(errs, errors.New("retrip: Policy or Hosts was changed after the first request, which has no effect: call SetPolicies"))
-		}
+	if !s.replaced && (!samePolicy(s.policy, t.Policy) || !maps.EqualFunc(s.hosts, t.Hosts, samePolicy)) {
+		errs = append(errs, errors.New("retrip: Policy or Hosts was changed after the first request, which has no effect: call SetPolicies"))
 	}
 	return joinFirst(errs)
 }

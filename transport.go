@@ -153,7 +153,9 @@ func (t *Transport) settle() *settings {
 		return last
 	}
 	s := *last
-	if !s.replaced {
+	if s.replaced { // valid; made anew, as others may be reading the last ones
+		s.matcher, s.err = compile(s.policy, s.hosts)
+	} else {
 		s.matcher, s.err = compile(t.Policy, t.Hosts)
 	}
 	s.count(t)
@@ -161,15 +163,14 @@ func (t *Transport) settle() *settings {
 	return &s
 }
 
-// count makes t.Metrics count by the policies of s.
+// count makes t.Metrics, as it was at the first request, count by the policies of s.
 func (s *settings) count(t *Transport) {
-	if t.Metrics == nil {
-		return
-	}
-	if s.counting != t.Metrics {
+	if !s.begun && s.counting != t.Metrics {
 		s.counting, s.counted = t.Metrics, nil
 	}
-	s.counted = s.counting.count(t, s.counted, s.rules)
+	if s.counting != nil {
+		s.counted = s.counting.count(t, s.counted, s.rules)
+	}
 }
 
 // begin completes t's settings at the first request, with what only requests need.

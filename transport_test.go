@@ -381,7 +381,7 @@ func sumOf(t *testing.T, m *retrip.Metrics, name string) (sum float64) {
 	for _, f := range families {
 		for _, series := range f.GetMetric() {
 			if f.GetName() == name {
-				sum += series.GetCounter().GetValue()
+				sum += series.GetCounter().GetValue() + series.GetGauge().GetValue()
 			}
 		}
 	}
@@ -423,6 +423,48 @@ func TestTransport_FieldsAfterTheFirstRequest(t *testing.T) {
 				assert.NoError(t, tr.Validate())
 			} else {
 				assert.ErrorContains(t, tr.Validate(), tt.want)
+			}
+		})
+	}
+}
+
+// Policies that were invalid at the first request are so for good, unless SetPolicies replaces them.
+func TestTransport_InvalidUntilSetPolicies(t *testing.T) {
+	tr := &retrip.Transport{Base: play.Base(play.Reply(200)), Policy: retrip.Policy{MaxAttempts: -2}}
+	require.ErrorContains(t, try(tr, play.Request(t, "GET", nil)), "MaxAttempts")
+	tr.Policy.MaxAttempts = 2
+	require.ErrorContains(t, tr.Validate(), "call SetPolicies")
+	require.NoError(t, tr.SetPolicies(tr.Policy, nil))
+	assert.NoError(t, tr.Validate())
+	play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
+}
+
+// A Transport counts with the Metrics that it has at its first request, and with no others.
+func TestTransport_CountsWithOneMetrics(t *testing.T) {
+	var first, second *retrip.Metrics
+	replace := func(tr *retrip.Transport) { require.NoError(t, tr.SetPolicies(retrip.Policy{MaxAttempts: 1}, nil)) }
+	for name, tt := range map[string]struct {
+		before, after func(*retrip.Transport)
+		counts        **retrip.Metrics // nil: neither
+	}{
+		"none":              {func(tr *retrip.Transport) { replace(tr); tr.Metrics = nil }, replace, nil},
+		"another":           {func(tr *retrip.Transport) { assert.Empty(t, tr.HostStates()); tr.Metrics = second }, replace, &second},
+		"another, too late": {replace, func(tr *retrip.Transport) { tr.Metrics = second; replace(tr) }, &first},
+	} {
+		t.Run(name, func(t *testing.T) {
+			first, second = &retrip.Metrics{}, &retrip.Metrics{}
+			tr := &retrip.Transport{Base: play.Base(play.Reply(500)), Metrics: first, Policy: retrip.Policy{MaxAttempts: 1}}
+			tt.before(tr)
+			play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
+			tt.after(tr)
+			play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
+			for _, m := range []**retrip.Metrics{&first, &second} {
+				want := 0.0
+				if m == tt.counts {
+					want = 1
+				}
+				assert.Equal(t, 2*want, sumOf(t, *m, "retrip_requests_total"))
+				assert.Equal(t, want, sumOf(t, *m, "retrip_failing_hosts"))
 			}
 		})
 	}

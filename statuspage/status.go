@@ -142,7 +142,7 @@ func lookUp(t *retrip.Transport, text string) (found []retrip.HostState, err err
 		}
 	}
 	if found != nil {
-		return found, nil
+		return found[:min(len(found), maxHosts)], nil
 	}
 	state, err := t.HostState(text)
 	if err != nil {

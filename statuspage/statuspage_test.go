@@ -287,6 +287,10 @@ func TestHandler_Bounded(t *testing.T) {
 	assert.Len(t, s.Policies, maxPolicies)
 	assert.Equal(t, 10_000, s.Patterns)
 	assert.Less(t, w.Body.Len(), 2<<20)
+	for i := range 4000 {
+		call(tr, fmt.Sprintf("%s.example:%d", strings.Repeat("y", 1000), 1+i))
+	}
+	assert.Len(t, decoded(t, get(t, h, "/?format=json&host="+strings.Repeat("y", 1000)+".example")).Asked.Of, maxHosts)
 	page := get(t, h, "/").Body
 	assert.Less(t, page.Len(), 2<<20)
 	assert.Contains(t, page.String(), "The table shows the 1000 worst of")

@@ -73,10 +73,12 @@ func New(t *retrip.Transport, c Config) *Transport {
 		base.HTTP2 = &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second}
 		t.Base = base
 	}
-	t.Base = &attempts{base: t.Base, traced: otelhttp.NewTransport(resends{t.Base},
-		otelhttp.WithTracerProvider(c.TracerProvider),
-		otelhttp.WithMeterProvider(c.MeterProvider),
-		otelhttp.WithPropagators(c.Propagator))}
+	if base, ok := t.Base.(*http.Transport); !ok || base != nil { // else t refuses its Base
+		t.Base = &attempts{base: t.Base, traced: otelhttp.NewTransport(resends{t.Base},
+			otelhttp.WithTracerProvider(c.TracerProvider),
+			otelhttp.WithMeterProvider(c.MeterProvider),
+			otelhttp.WithPropagators(c.Propagator))}
+	}
 	return &Transport{
 		retry:   t,
 		tracer:  c.TracerProvider.Tracer(scope),
@@ -95,9 +97,9 @@ func (a *asked) CloseIdleConnections() { a.closed = true }
 // takes reports whether t still takes another Base, without a request.
 func takes(t *retrip.Transport) bool {
 	base, probe := t.Base, &asked{}
+	defer func() { t.Base = base }()
 	t.Base = probe
 	t.CloseIdleConnections()
-	t.Base = base
 	return probe.closed
 }
 
@@ -149,5 +151,5 @@ func (a *attempts) CloseIdleConnections() {
 	}
 }
 
-// Unwrap lets retrip.Transport.Validate find a Base that retries by itself.
+// Unwrap lets retrip.Transport.Advice find a Base that retries by itself.
 func (a *attempts) Unwrap() http.RoundTripper { return a.base }

@@ -487,6 +487,14 @@ func TestNew_TooLate(t *testing.T) {
 	assert.Panics(t, func() { retripotel.New(twice, retripotel.Config{}) })
 }
 
+func TestNew_ANilBaseIsAnError(t *testing.T) {
+	tr := &retrip.Transport{Base: (*http.Transport)(nil)}
+	client := &http.Client{Transport: retripotel.New(tr, retripotel.Config{})}
+	require.ErrorContains(t, tr.Validate(), "Base")
+	_, err := client.Do(play.MustRequest(t, http.MethodGet, "https://example.com/", nil))
+	assert.ErrorContains(t, err, "Base")
+}
+
 func TestNew_AWrongPolicyIsAnErrorAndCountsNothing(t *testing.T) {
 	w := newWorld(t, script(200))
 	_, err := w.client(retrip.Policy{MaxAttempts: -3}).Get(w.URL)

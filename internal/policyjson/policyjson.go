@@ -197,7 +197,7 @@ func (l *Loader) list(v reflect.Value, path string) error {
 		}
 		errs = append(errs, l.Errorf("it contains %s: %s", shown(token), want))
 		l.mistakes++
-		if _, nested := token.(json.Delim); nested || len(errs) == mostMistakes {
+		if _, nested := token.(json.Delim); nested || l.mistakes >= mostMistakes {
 			return errors.Join(errs...)
 		}
 		return nil

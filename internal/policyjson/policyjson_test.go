@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,6 +105,13 @@ func TestLoader_Bounds(t *testing.T) {
 	s, err = load(`{"waits": {"size": 4.9e-324}, "limit": "2562047h47m16.854775807s"}`)
 	require.NoError(t, err)
 	assert.Equal(t, settings{Limit: math.MaxInt64, Waits: waits{Size: math.SmallestNonzeroFloat64}}, s)
+}
+
+// A list counts the mistakes before it.
+func TestLoader_StopsAfterTwentyMistakes(t *testing.T) {
+	_, err := load(`{` + strings.Repeat(`"x": 1, `, 19) + `"status": [` + strings.Repeat(`"x", `, 30) + `1]}`)
+	require.Error(t, err)
+	assert.Equal(t, 20, strings.Count(err.Error(), "\n")+1)
 }
 
 func TestLoader_NamesLineMemberAndValue(t *testing.T) {
