@@ -21,6 +21,7 @@ import (
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // The server responds while the upload is still in progress. It reads all of
@@ -221,6 +222,37 @@ func TestReplay_BaseAwaitsARead(t *testing.T) {
 			assert.EqualValues(t, attempts, seen.Load())
 		})
 	}
+}
+
+// A base may close a body late, when the next attempt waits for the Read that it has left.
+//
+//retrip:promise P7
+func TestReplay_BaseClosesLate(t *testing.T) {
+	play.Bubble(t, "", func(t *testing.T) {
+		pr, pw := io.Pipe()
+		go func() {
+			time.Sleep(time.Second)
+			_, _ = io.WriteString(pw, "text")
+			_ = pw.Close()
+		}()
+		attempts := 0
+		base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+			if attempts++; attempts == 1 {
+				go func() { _, _ = req.Body.Read(make([]byte, 8)) }()
+				time.AfterFunc(10*time.Millisecond, func() { _ = req.Body.Close() })
+				time.Sleep(time.Millisecond)
+				return play.Reply(503)(req)
+			}
+			got, err := io.ReadAll(req.Body)
+			require.NoError(t, err)
+			assert.Equal(t, "text", string(got))
+			_ = req.Body.Close()
+			return play.Reply(200)(req)
+		})
+		resp := testenv.Do(t, &retrip.Transport{Base: base, Policy: play.AtOnce}, play.MustRequest(t, "PUT", "http://example.com", pr))
+		assert.Equal(t, 200, resp.StatusCode)
+		play.Finish(t, resp)
+	})
 }
 
 // The response arrives while the base waits for a byte beyond the part that is

@@ -229,7 +229,7 @@ func (b *reader) keep(p []byte, n int, err error) (int, error) {
 func (b *reader) Close() error {
 	r := b.replay
 	r.mu.Lock()
-	if r.reading && r.last == b {
+	if r.reading && r.last == b && !b.dead { // else the base at work isn't the one that closes it
 		r.unblock()
 	}
 	if b.begun || b.dead || r.sealed {
