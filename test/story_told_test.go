@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/url"
+	"runtime"
 	"slices"
 	"strings"
 	"testing/synctest"
@@ -52,6 +53,7 @@ func (s *stage) listen(tr *retrip.Transport) {
 		s.mu.Unlock()
 		s.told[i] = strings.Join(slices.DeleteFunc(told, func(part string) bool { return part == "" }), "\n")
 	}
+	runtime.KeepAlive(tr) // the gauges are of Transports that are reachable
 }
 
 // checkTold compares what was told with what the story says, where it says something. If
