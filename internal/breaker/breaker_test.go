@@ -4,8 +4,10 @@
 package breaker_test
 
 import (
-	"math/rand/v2"
+	"math"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,33 +19,32 @@ import (
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
-// guarded returns the rules of most tests here. They allow no retries, so that
-// every attempt is a request of its own.
+func TestMain(m *testing.M) { testenv.RareGC(m) }
+
+// once returns rules that allow no retries, so that every attempt is a request of its
+// own, with a breaker of so many probes.
+func once(t testing.TB, probes int, b retrip.Breaker) play.Judge {
+	r := play.Rules(t, retrip.Policy{MaxAttempts: 1, Breaker: b})
+	r.Breaker.Probes = probes
+	return r
+}
+
+// guarded returns the rules of most tests here.
 func guarded(t testing.TB) play.Judge {
-	return probing(2, play.Rules(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{
-		Ratio: 0.5, Window: 10 * time.Second, MinVolume: 4, OpenFor: 6 * time.Second,
-	}}))
+	return once(t, 2, retrip.Breaker{Ratio: 0.5, Window: 10 * time.Second, MinVolume: 4, OpenFor: 6 * time.Second})
 }
 
 // begin begins an attempt at h, or fails the test.
 func begin(t testing.TB, h *host.Record, r play.Judge, now time.Duration) *decide.Call {
 	t.Helper()
 	var call decide.Call
-	require.Equal(t, play.Decision{Retry: true}, plain(r.First(h, &call, now, play.Lowest)))
+	d := r.First(h, &call, now, play.Lowest)
+	require.True(t, d.Retry && d.Wait == 0, "%+v", d)
 	call.Attempts = 1
 	return &call
-}
-
-// plain returns d without the parts that only a Transport uses.
-func plain(d play.Decision) play.Decision {
-	return play.Decision{Retry: d.Retry, Wait: d.Wait, Reason: d.Reason}
-}
-
-func refused(h *host.Record, r play.Judge, now time.Duration) bool {
-	d := r.First(h, &decide.Call{}, now, play.Lowest)
-	return !d.Retry && d.Reason == decide.BreakerOpen && d.Wait == r.State(h, now).OpenFor
 }
 
 // attempts makes attempts at h that end at once with the given statuses.
@@ -54,86 +55,52 @@ func attempts(t testing.TB, h *host.Record, r play.Judge, now time.Duration, sta
 	}
 }
 
-// opened returns a host whose breaker opened at the instant 0 and allows a
-// probe from 3 s on.
-func opened(t testing.TB, r play.Judge) *host.Record {
-	t.Helper()
-	var h host.Record
-	attempts(t, &h, r, 0, 503, 503, 503)
-	r.Next(&h, begin(t, &h, r, 0), play.Repeatable(503), 0, drawThatOpensFor(r, 3*time.Second))
-	require.Equal(t, breaker.Open, r.State(&h, 0).Breaker)
-	require.InDelta(t, 3*time.Second, r.State(&h, 0).OpenFor, float64(10*time.Millisecond))
-	return &h
-}
-
-// drawThatOpensFor returns a draw that keeps a breaker open for about d.
-func drawThatOpensFor(r play.Judge, d time.Duration) uint64 {
-	random := rand.New(rand.NewPCG(1, 1))
-	for {
-		draw := random.Uint64()
-		if got := openTime(r, draw); got >= d && got < d+10*time.Millisecond {
-			return draw
-		}
-	}
-}
-
-// openTime returns how long a draw keeps a breaker open.
-func openTime(r play.Judge, draw uint64) time.Duration {
-	var h host.Record
-	for range r.Breaker.MinVolume {
-		r.Next(&h, &decide.Call{Attempts: 1}, play.Repeatable(503), 0, draw)
-	}
-	return r.State(&h, 0).OpenFor
-}
-
+// A row has the statuses of attempts (0: an error), and instants behind an @.
 func TestBreaker_Opens(t *testing.T) {
-	const s = time.Second
-	type result struct {
-		at     time.Duration
-		status int
-	}
-	tests := []struct {
-		name    string
-		results []result
-		want    breaker.State
+	for _, tt := range []struct {
+		name, results string
+		want          breaker.State
 	}{
-		{"below the volume", []result{{0, 503}, {0, 503}, {0, 503}}, breaker.Closed},
-		{"at the volume", []result{{0, 503}, {0, 503}, {0, 503}, {0, 503}}, breaker.Open},
-		{"errors", []result{{0, 0}, {0, 0}, {0, 0}, {0, 0}}, breaker.Open},
-		{"429s", []result{{0, 429}, {0, 429}, {0, 429}, {0, 429}}, breaker.Open},
-		{"below the ratio", []result{{0, 503}, {0, 200}, {0, 200}, {0, 200}, {0, 503}}, breaker.Closed},
-		{"at the ratio", []result{{0, 503}, {0, 200}, {0, 200}, {0, 503}}, breaker.Open},
-		{"a success opens nothing", []result{{0, 503}, {0, 503}, {0, 503}, {0, 200}}, breaker.Closed},
-		{"4xx come from a healthy host", []result{{0, 404}, {0, 401}, {0, 409}, {0, 400}, {0, 404}}, breaker.Closed},
-		{"successes before the first failure aren't seen", []result{{0, 200}, {0, 200}, {0, 200}, {0, 200}, {0, 200}, {0, 503}, {0, 503}, {0, 503}, {0, 503}}, breaker.Open},
-		{"within the window", []result{{0, 503}, {3 * s, 503}, {6 * s, 503}, {9 * s, 503}}, breaker.Open},
-		{"within the window, with nothing between", []result{{0, 503}, {0, 503}, {0, 503}, {9 * s, 503}}, breaker.Open},
-		{"the oldest has left the window", []result{{0, 503}, {3 * s, 200}, {6 * s, 503}, {10 * s, 503}}, breaker.Closed},
-		{"the window slides", []result{{0, 503}, {3 * s, 200}, {6 * s, 503}, {10 * s, 503}, {12 * s, 503}}, breaker.Open},
+		{"below the volume", "503 503 503", breaker.Closed},
+		{"at the volume", "503 503 503 503", breaker.Open},
+		{"errors", "0 0 0 0", breaker.Open},
+		{"429s", "429 429 429 429", breaker.Open},
+		{"below the ratio", "503 200 200 200 503", breaker.Closed},
+		{"at the ratio", "503 200 200 503", breaker.Open},
+		{"a success opens nothing", "503 503 503 200", breaker.Closed},
+		{"4xx come from a healthy host", "404 401 409 400 404", breaker.Closed},
+		{"successes before the first failure aren't seen", "200 200 200 200 200 503 503 503 503", breaker.Open},
+		{"within the window", "503 @3s 503 @6s 503 @9s 503", breaker.Open},
+		{"within the window, with nothing between", "503 503 503 @9s 503", breaker.Open},
+		{"the oldest has left the window", "503 @3s 200 @6s 503 @10s 503", breaker.Closed},
+		{"the window slides", "503 @3s 200 @6s 503 @10s 503 @12s 503", breaker.Open},
+		{"successes leave the window too", "503 200 200 200 200 @11s 503 503 503 503", breaker.Open},
 
 		// If the window holds too few results, this many failures in a row open
 		// the breaker.
-		{"in a row, at a low rate", []result{{0, 503}, {20 * s, 503}, {40 * s, 503}, {60 * s, 503}}, breaker.Open},
-		{"one fewer", []result{{0, 503}, {20 * s, 503}, {40 * s, 503}}, breaker.Closed},
-		{"a success between", []result{{0, 503}, {20 * s, 503}, {40 * s, 503}, {50 * s, 200}, {60 * s, 503}, {80 * s, 503}, {100 * s, 503}}, breaker.Closed},
-		{"a success between, and in a row after it", []result{{0, 503}, {20 * s, 200}, {40 * s, 503}, {60 * s, 503}, {80 * s, 503}, {100 * s, 503}}, breaker.Open},
-		{"an hour between", []result{{0, 503}, {0, 503}, {0, 503}, {time.Hour, 503}}, breaker.Open},
-		{"more than an hour between", []result{{0, 503}, {0, 503}, {0, 503}, {time.Hour + 1, 503}, {time.Hour + 1, 503}, {time.Hour + 1, 503}}, breaker.Closed},
-		{"hours in all", []result{{0, 503}, {time.Hour, 503}, {2 * time.Hour, 503}, {3 * time.Hour, 503}}, breaker.Open},
-		{"successes leave the window too", []result{{0, 503}, {0, 200}, {0, 200}, {0, 200}, {0, 200}, {11 * s, 503}, {11 * s, 503}, {11 * s, 503}, {11 * s, 503}}, breaker.Open},
-	}
-	for _, tt := range tests {
+		{"in a row, at a low rate", "503 @20s 503 @40s 503 @60s 503", breaker.Open},
+		{"one fewer", "503 @20s 503 @40s 503", breaker.Closed},
+		{"a success between", "503 @20s 503 @40s 503 @50s 200 @60s 503 @80s 503 @100s 503", breaker.Closed},
+		{"a success between, and in a row after it", "503 @20s 200 @40s 503 @60s 503 @80s 503 @100s 503", breaker.Open},
+		{"an hour between", "503 503 503 @1h 503", breaker.Open},
+		{"more than an hour between", "503 503 503 @1h0m0.000000001s 503 503 503", breaker.Closed},
+		{"hours in all", "503 @1h 503 @2h 503 @3h 503", breaker.Open},
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var h host.Record
+			var now time.Duration
 			r := guarded(t)
-			last := time.Duration(0)
-			for _, x := range tt.results {
-				require.Equal(t, breaker.Closed, r.State(&h, x.at).Breaker)
-				attempts(t, &h, r, x.at, x.status)
-				last = x.at
+			for word := range strings.FieldsSeq(tt.results) {
+				if at, ok := strings.CutPrefix(word, "@"); ok {
+					now = play.Must(time.ParseDuration(at))
+					continue
+				}
+				require.Equal(t, breaker.Closed, r.State(&h, now).Breaker)
+				attempts(t, &h, r, now, play.Must(strconv.Atoi(word)))
 			}
-			assert.Equal(t, tt.want, r.State(&h, last).Breaker)
-			assert.Equal(t, tt.want == breaker.Open, refused(&h, r, last))
+			assert.Equal(t, tt.want, r.State(&h, now).Breaker)
+			d := r.First(&h, &decide.Call{}, now, play.Lowest)
+			assert.Equal(t, tt.want == breaker.Open, !d.Retry && d.Reason == decide.BreakerOpen && d.Wait == r.State(&h, now).OpenFor, "%+v", d)
 		})
 	}
 }
@@ -141,13 +108,13 @@ func TestBreaker_Opens(t *testing.T) {
 // Ratio is exact: 7 of 25 are 0.28, although 0.28·25 is more than 7 in floating
 // point.
 func TestBreaker_RatioIsExact(t *testing.T) {
-	for n := 2; n <= 100; n++ {
+	for n := 2; n <= 50; n++ {
 		for percent := 1; percent <= 100; percent++ {
 			bad := n * percent / 100
 			if bad < 2 || bad*100 != n*percent {
 				continue
 			}
-			r := play.Rules(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: float64(percent) / 100, MinVolume: n}})
+			r := once(t, 2, retrip.Breaker{Ratio: float64(percent) / 100, MinVolume: n})
 			var h host.Record
 			// The host is watched from its first failure on.
 			attempts(t, &h, r, 0, 503)
@@ -160,30 +127,100 @@ func TestBreaker_RatioIsExact(t *testing.T) {
 	}
 }
 
-func TestBreaker_Off(t *testing.T) {
-	for name, p := range map[string]retrip.Policy{"default": {MaxAttempts: 1}, "Off": {MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: retrip.Off}}} {
-		t.Run(name, func(t *testing.T) {
-			var h host.Record
-			r := play.Rules(t, p)
-			for range 1000 {
-				attempts(t, &h, r, 0, 503)
-			}
-			assert.Equal(t, breaker.Closed, r.State(&h, 0).Breaker)
-		})
+func TestBreaker_StaysClosed(t *testing.T) {
+	for name, b := range map[string]retrip.Breaker{
+		"default":             {},
+		"off":                 {Ratio: retrip.Off},
+		"volume out of reach": {Ratio: 0.01, MinVolume: math.MaxInt},
+	} {
+		r := play.Rules(t, retrip.Policy{MaxAttempts: 1, Breaker: b})
+		var h host.Record
+		attempts(t, &h, r, 0, slices.Repeat([]int{503}, 1000)...)
+		assert.Equal(t, breaker.Closed, r.State(&h, 0).Breaker, name)
 	}
-	// A breaker doesn't hold back a request whose policy has none.
-	r := play.Rules(t, retrip.Policy{})
-	assert.True(t, r.First(opened(t, guarded(t)), &decide.Call{}, 0, 0).Retry)
 }
 
-// Two policies with different windows may share a host.
+// Policies with different breakers, and with none, may share a host.
 func TestBreaker_OfTwoPolicies(t *testing.T) {
-	long := guarded(t)
-	short := play.Rules(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5, Window: 1, MinVolume: 3}})
+	long, none := guarded(t), play.Rules(t, retrip.Policy{})
+	short := once(t, 2, retrip.Breaker{Ratio: 0.5, Window: 1, MinVolume: 3})
 	var h host.Record
 	attempts(t, &h, long, time.Second, 503, 503, 503)
 	attempts(t, &h, short, time.Second, 200, 503)
 	assert.Equal(t, breaker.Closed, long.State(&h, time.Second).Breaker, "the window starts again")
 	attempts(t, &h, short, time.Second, 503)
 	assert.Equal(t, breaker.Open, long.State(&h, time.Second).Breaker)
+	assert.True(t, none.First(&h, &decide.Call{}, time.Second, 0).Retry, "a breaker holds back only requests whose policy has one")
+}
+
+// Ratio also decides in the half-open state, as soon as the remaining probes
+// can't change the answer.
+func TestBreaker_ProbesDecide(t *testing.T) {
+	for _, tt := range []struct {
+		ratio   float64
+		probes  int
+		results []int
+		want    breaker.State
+	}{
+		{.8, 1, []int{200}, breaker.Closed},
+		{.8, 1, []int{503}, breaker.Open},
+		{.8, 2, []int{200}, breaker.Closed},
+		{.8, 2, []int{503}, breaker.HalfOpen},
+		{.8, 2, []int{503, 200}, breaker.Closed},
+		{.8, 2, []int{503, 503}, breaker.Open},
+		{.5, 2, []int{503}, breaker.Open},
+		{.5, 2, []int{200}, breaker.HalfOpen},
+		{.5, 2, []int{200, 503}, breaker.Open},
+		{.5, 2, []int{200, 200}, breaker.Closed},
+		{.5, 3, []int{503, 200, 200}, breaker.Closed},
+		{.5, 3, []int{503, 200, 503}, breaker.Open},
+		{.1, 3, []int{503}, breaker.Open},
+		{.1, 3, []int{200, 200}, breaker.HalfOpen},
+		{.1, 3, []int{200, 200, 200}, breaker.Closed},
+		{1, 3, []int{503, 503, 200}, breaker.Closed},
+		{1, 3, []int{503, 503, 503}, breaker.Open},
+		{.28, 25, slices.Repeat([]int{503}, 7), breaker.Open}, // 0.28·25 is more than 7 in floating point
+		{.28, 25, slices.Repeat([]int{200}, 19), breaker.Closed},
+		{.5, math.MaxInt, slices.Repeat([]int{200, 503}, 100), breaker.HalfOpen},
+	} {
+		r := once(t, tt.probes, retrip.Breaker{Ratio: tt.ratio, MinVolume: 1})
+		var h host.Record
+		attempts(t, &h, r, 0, 503)
+		now := time.Minute
+		for i, status := range tt.results {
+			if i > 0 {
+				require.Equal(t, breaker.HalfOpen, r.State(&h, now).Breaker, "%+v after %d", tt, i)
+			}
+			attempts(t, &h, r, now, status)
+			now += time.Minute
+		}
+		assert.Equal(t, tt.want, r.State(&h, now).Breaker, "%+v", tt)
+	}
+}
+
+// The result of a probe that was returned doesn't count.
+func TestBreaker_ProbeReturnedTwice(t *testing.T) {
+	var h host.Record
+	r := guarded(t)
+	attempts(t, &h, r, 0, 503, 503, 503, 503)
+	now := 10 * time.Second
+	call := begin(t, &h, r, now)
+	r.Return(&h, call)
+	r.Next(&h, call, play.Repeatable(200), now, 0)
+	attempts(t, &h, r, now, 200)
+	assert.Equal(t, breaker.HalfOpen, r.State(&h, now).Breaker, "one of two")
+}
+
+// A new policy that asks for fewer probes than have already succeeded must not
+// keep the breaker from closing.
+func TestBreaker_FewerProbes(t *testing.T) {
+	b := retrip.Breaker{Ratio: 0.1, MinVolume: 1, OpenFor: time.Second}
+	three, two := once(t, 3, b), once(t, 2, b)
+	var h host.Record
+	attempts(t, &h, three, 0, 503)
+	attempts(t, &h, three, 2*time.Second, 200)
+	attempts(t, &h, three, 3*time.Second, 200)
+	require.Equal(t, breaker.HalfOpen, three.State(&h, 4*time.Second).Breaker)
+	attempts(t, &h, two, 4*time.Second, 200)
+	assert.Equal(t, breaker.Closed, two.State(&h, 4*time.Second).Breaker)
 }

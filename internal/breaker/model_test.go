@@ -6,6 +6,7 @@ package breaker_test
 import (
 	"math/bits"
 	"math/rand/v2"
+	"net/http"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/breaker"
 	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/span"
 	"github.com/retrip/retrip/internal/testenv"
@@ -42,7 +44,6 @@ type modelResult struct {
 // modelAttempt is an attempt in flight.
 type modelAttempt struct {
 	since int // number of the state in which it was allowed
-	pass  breaker.Pass
 	call  decide.Call
 }
 
@@ -186,38 +187,24 @@ func (m *model) healed(p *breaker.Rule, now time.Duration) bool {
 
 // change returns what must be reported if the model goes from a state to
 // another, or keeps its own.
-func change(from, to breaker.State) breaker.Change {
+func change(from, to breaker.State) host.Change {
 	switch {
 	case from == to:
-		return breaker.Same
+		return 0
 	case to == breaker.Open:
-		return breaker.Opened
+		return host.Opened
 	case to == breaker.HalfOpen:
-		return breaker.Probing
+		return host.Probed
 	default:
-		return breaker.Shut
+		return host.Closed
 	}
 }
 
-// The breaker behaves like its model, over a million random steps, by itself and
-// as decisions use it.
+// The breaker of a host, as decisions use it, behaves like its model in random steps.
 func TestBreaker_Model(t *testing.T) {
 	testenv.OneGoroutine(t)
-	testenv.Slow(t)
-	t.Run("alone", func(t *testing.T) {
-		behavesLikeModel(t, true, func(_ play.Judge, p *breaker.Rule) subject { return &alone{rule: p} })
-	})
-	// A host has no breaker before its first failure.
-	t.Run("at a host", func(t *testing.T) {
-		behavesLikeModel(t, false, func(r play.Judge, _ *breaker.Rule) subject { return &atHost{t: t, rules: r} })
-	})
-}
-
-// behavesLikeModel compares the breakers that fresh returns with the model. watched
-// says whether successes before the first failure count.
-func behavesLikeModel(t *testing.T, watched bool, fresh func(play.Judge, *breaker.Rule) subject) {
-	const steps = 5000
-	runs := testenv.Size(200, 500)
+	const steps = 2500
+	runs := testenv.Size(60, 500)
 	states, rows, forgotten := map[breaker.State]int{}, 0, 0
 	for seed := range uint64(runs) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -227,11 +214,12 @@ func behavesLikeModel(t *testing.T, watched bool, fresh func(play.Judge, *breake
 			MinVolume: 1 + random.IntN(8),
 			OpenFor:   []time.Duration{time.Nanosecond, time.Second, 5 * time.Second, time.Minute}[random.IntN(4)],
 		}})
-		p := probing(1+random.IntN(6), r).Breaker
+		p := r.Breaker
+		p.Probes = 1 + random.IntN(6)
 		// The maximum duration of a step, and the failure rate; both change
 		// from time to time.
 		pace, failing := time.Second, 0.5
-		b, m := fresh(r, p), &model{watched: watched}
+		h, m := new(host.Record), &model{}
 		var now time.Duration
 		var out []*modelAttempt
 		for step := range steps {
@@ -243,17 +231,17 @@ func behavesLikeModel(t *testing.T, watched bool, fresh func(play.Judge, *breake
 			draw := random.Uint64()
 			before := m.state
 			var did string
-			var changed breaker.Change
+			var d play.Decision
 			switch choice := random.IntN(16); {
 			case choice < 8 && len(out) < 12:
 				a := &modelAttempt{}
 				did = "an attempt"
-				var allowed bool
-				allowed, changed = b.admit(a, now, draw)
-				if want := m.admit(p, a, now, draw); allowed != want {
-					t.Fatalf("run %d, step %d: %v, the model says %v: %+v at %v: %+v", seed, step, allowed, want, p, now, m)
+				d = r.First(h, &a.call, now, draw)
+				want := m.admit(p, a, now, draw)
+				if d.Retry != want || !want && d.Reason != decide.BreakerOpen {
+					t.Fatalf("run %d, step %d: %+v, the model says %v: %+v at %v: %+v", seed, step, d, want, p, now, m)
 				}
-				if allowed {
+				if a.call.Attempts = 1; want {
 					out = append(out, a)
 				}
 			case len(out) == 0:
@@ -265,17 +253,22 @@ func behavesLikeModel(t *testing.T, watched bool, fresh func(play.Judge, *breake
 				switch choice {
 				case 8:
 					did = "given back"
-					b.giveBack(a)
+					r.Return(h, &a.call)
 					m.settle(a)
 				case 9:
 					did = "nothing learned"
-					b.taughtNothing(a, []decide.Outcome{{Canceled: true}, {Hopeless: true}, {Verdict: decide.Final}}[random.IntN(3)], now, draw)
+					why := []decide.Outcome{{Canceled: true}, {Hopeless: true}, {Verdict: decide.Final}}[random.IntN(3)]
+					r.Next(h, &a.call, why, now, draw)
 					m.settle(a)
 				default:
 					failed := random.Float64() < failing
 					did = "answered"
 					results, _ := m.window(p, now)
-					changed = b.answered(a, failed, now, draw)
+					status := http.StatusOK
+					if failed {
+						status = http.StatusServiceUnavailable
+					}
+					d = r.Next(h, &a.call, play.Repeatable(status), now, draw)
 					m.result(p, a, failed, now, draw)
 					if before == breaker.Closed && m.state == breaker.Open && results+1 < p.MinVolume {
 						rows++
@@ -283,15 +276,15 @@ func behavesLikeModel(t *testing.T, watched bool, fresh func(play.Judge, *breake
 				}
 			}
 			states[m.state]++
-			state, openFor := b.trouble(now)
+			is := r.State(h, now)
 			healed := m.healed(p, now)
-			if state != m.state || m.state != breaker.Closed && openFor != max(0, m.until-now) || b.healed(now) != healed || changed != change(before, m.state) {
+			if is.Breaker != m.state || m.state != breaker.Closed && is.OpenFor != max(0, m.until-now) || h.Healed(now) != healed || d.Change != change(before, m.state) {
 				t.Fatalf("run %d, step %d: %s: %s, open for %v, change %v, healed: %v; the model: healed: %v, %+v; %+v at %v",
-					seed, step, did, breaker.Names[state], openFor, changed, b.healed(now), healed, m, p, now)
+					seed, step, did, breaker.Names[is.Breaker], is.OpenFor, d.Change, h.Healed(now), healed, m, p, now)
 			}
 			// Forgetting the breaker has no effect if no attempt is in flight.
 			if healed && len(out) == 0 && random.IntN(2) == 0 {
-				b, m = fresh(r, p), &model{watched: watched}
+				h, m = new(host.Record), &model{}
 				forgotten++
 			}
 			// Drop results that are too old for any rule.
@@ -304,6 +297,6 @@ func behavesLikeModel(t *testing.T, watched bool, fresh func(play.Judge, *breake
 	for _, state := range []breaker.State{breaker.Closed, breaker.Open, breaker.HalfOpen} {
 		require.Greater(t, states[state], runs*steps/50, breaker.Names[state])
 	}
-	require.Greater(t, rows, 1000)
-	require.Greater(t, forgotten, 1000)
+	require.Greater(t, rows, 2*runs)
+	require.Greater(t, forgotten, 5*runs)
 }
