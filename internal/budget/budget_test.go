@@ -4,11 +4,13 @@
 package budget_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -19,7 +21,10 @@ import (
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
+
+func TestMain(m *testing.M) { testenv.RareGC(m) }
 
 // outcomes maps the words of a script to outcomes, where AttemptTimeout is a second.
 var outcomes = map[string]decide.Outcome{
@@ -197,20 +202,6 @@ func TestBudget_ManyAttempts(t *testing.T) {
 	assert.Equal(t, decide.BudgetExhausted, d.Reason)
 }
 
-func TestBudget_State(t *testing.T) {
-	var h host.Record
-	assert.Equal(t, 5.0, play.Rules(t, retrip.Policy{}).State(&h, 0).Size)
-	assert.Zero(t, play.Rules(t, retrip.Policy{Budget: retrip.Off}).State(&h, 0).Size)
-}
-
-// Tokens don't come back with time.
-func TestBudget_IgnoresTime(t *testing.T) {
-	var h host.Record
-	play.Drain(t, &h, 0)
-	r := play.Rules(t, retrip.Policy{})
-	assert.Equal(t, decide.BudgetExhausted, play.Fail(&h, r, 1000*time.Hour).Reason)
-}
-
 // Two policies may share a host. The smaller budget counts what the larger one
 // has spent.
 func TestBudget_OfTwoPolicies(t *testing.T) {
@@ -221,8 +212,11 @@ func TestBudget_OfTwoPolicies(t *testing.T) {
 	}
 	assert.Zero(t, small.State(&h, 0).Tokens)
 	assert.Equal(t, decide.BudgetExhausted, play.Fail(&h, small, 0).Reason)
+	assert.Equal(t, decide.BudgetExhausted, play.Fail(&h, small, 1000*time.Hour).Reason, "tokens don't come back with time")
+	assert.Equal(t, 5.0, small.State(&h, 0).Size)
 	assert.Equal(t, 95.0, large.State(&h, 0).Tokens)
 	unlimited := play.Rules(t, retrip.Policy{Budget: retrip.Off})
+	assert.Zero(t, unlimited.State(&h, 0).Size)
 	assert.True(t, play.Fail(&h, unlimited, 0).Retry)
 	assert.Equal(t, 95.0, large.State(&h, 0).Tokens, "a retry that cost nothing leaves no token missing")
 	perform(t, &h, unlimited, "503 404")
@@ -232,7 +226,7 @@ func TestBudget_OfTwoPolicies(t *testing.T) {
 
 // No token is lost or created under contention.
 func TestBudget_Contention(t *testing.T) {
-	const goroutines, each, size = 64, 500, 1000
+	const goroutines, each, size = 16, 500, 1000
 	var h host.Record
 	r := play.Rules(t, retrip.Policy{Budget: size})
 	run := func(f func()) {
@@ -261,11 +255,11 @@ func TestBudget_Contention(t *testing.T) {
 
 	var plain atomic.Int64
 	run(func() {
-		if n := plain.Add(1); n <= 4321 {
+		if n := plain.Add(1); n <= 2321 {
 			perform(t, &h, r, "ok")
 		}
 	})
-	assert.InDelta(t, 4321*0.2, r.State(&h, 0).Tokens, 1e-9)
+	assert.InDelta(t, 2321*0.2, r.State(&h, 0).Tokens, 1e-9)
 
 	run(func() { perform(t, &h, r, "ok") })
 	assert.Equal(t, float64(size), r.State(&h, 0).Tokens, "never above Size")
@@ -294,5 +288,78 @@ func TestDebt_FilledBeforeTheFailure(t *testing.T) {
 	for range 3 {
 		_, refusal := d.Pay(r, budget.Failure{})
 		assert.Zero(t, refusal)
+	}
+}
+
+// A budget that shrinks misses at most its new size, and an unlimited one nothing, also after
+// requests that began before.
+//
+//retrip:promise P14
+func TestBudget_SetPolicies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sized := func(b float64) retrip.Policy {
+			return retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: time.Second, Jitter: retrip.NoJitter}, Budget: b}
+		}
+		base := play.Base(play.Reply(503))
+		tr := &retrip.Transport{Base: base, Policy: sized(100)}
+		get := func() { testenv.Drop(t, tr, play.Request(t, http.MethodGet, nil)) }
+		for range 20 {
+			get()
+		}
+		require.NoError(t, tr.SetPolicies(sized(0), nil))
+		assert.Zero(t, play.Must(tr.HostState("example.com:80")).Tokens)
+		made := base.Attempts()
+		get()
+		assert.Equal(t, made+1, base.Attempts(), "no token is left")
+
+		require.NoError(t, tr.SetPolicies(sized(100), nil))
+		var underWay sync.WaitGroup
+		for range 20 {
+			underWay.Go(get)
+		}
+		synctest.Wait()
+		require.NoError(t, tr.SetPolicies(sized(retrip.Off), nil))
+		assert.Empty(t, play.Held(tr))
+		underWay.Wait()
+		assert.Empty(t, play.Held(tr))
+		assert.Equal(t, made+41, base.Attempts())
+	})
+}
+
+// The success rates with independent failures (docs/retry-storms.md, "What a
+// budget costs"), and the attempts they take.
+//
+//retrip:promise P14
+func TestBudget_IndependentFailures(t *testing.T) {
+	testenv.OneGoroutine(t)
+	testenv.Slow(t)
+	for i, tt := range []struct {
+		budget float64
+		p      float64
+		want   float64 // % of requests that succeed
+		within float64
+		most   float64 // attempts per request
+	}{
+		{0, .30, 99.16, .2, 1.43},
+		{0, .01, 100.00, .5, 1.011},
+		{0, .10, 99.99, .5, 1.12},
+		{0, 1, 0, 0, 1.01},
+		{0, .20, 99.83, .1, 1.26},
+		{0, .60, 62, 2, 1.6},
+		{retrip.Off, .10, 99.99, .5, 1.12},
+		{0, .45, 94.3, 1, 1.75},
+		{retrip.Off, .30, 99.20, .5, 1.43},
+		{retrip.Off, 1, 0, 0, 4},
+	} {
+		if i%3 != 0 && !testenv.Tables() {
+			continue // 70 000 requests each
+		}
+		t.Run(fmt.Sprintf("size %v/%v%%", tt.budget, 100*tt.p), func(t *testing.T) {
+			success, attempts := play.IndependentFailures(play.Rules(t, retrip.Policy{Budget: tt.budget}), tt.p, 7)
+			t.Logf("%.2f %% succeed at %.3f attempts", success, attempts)
+			assert.InDelta(t, tt.want, success, tt.within)
+			assert.LessOrEqual(t, attempts, tt.most)
+			assert.GreaterOrEqual(t, attempts, 1.0)
+		})
 	}
 }

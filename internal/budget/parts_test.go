@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +22,20 @@ import (
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
+
+// after answers like reply, but d later, if the attempt lasts that long.
+func after(d time.Duration, reply play.Step) play.Step {
+	return func(r *http.Request) (*http.Response, error) {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return reply(r)
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
+	}
+}
 
 // keyspace is a host of which one keyspace has a single worker with a queue; everything else
 // is answered at once. During its brownout, the worker takes three times as long.
@@ -135,12 +151,12 @@ func TestParts_Recover(t *testing.T) {
 		timeout time.Duration
 		queue   time.Duration
 	}{
-		{1, time.Second, 0, 2 * time.Second},
-		{1, 0, time.Second, 2 * time.Second},
 		{4, time.Second, 0, 2 * time.Second},
+		{1, 0, time.Second, 2 * time.Second},
+		{1, time.Second, 0, 2 * time.Second},
 		{0.25, time.Second, 0, 2 * time.Second},
 		{4, time.Second, 0, time.Second},
-	}[:testenv.Size(3, 5)] {
+	}[:testenv.Size(2, 5)] {
 		t.Run(fmt.Sprintf("%+v", tt), func(t *testing.T) {
 			run := func(p retrip.Policy) (int, float64) {
 				p.AttemptTimeout = tt.timeout
@@ -158,24 +174,47 @@ func TestParts_Recover(t *testing.T) {
 	}
 }
 
-// A final answer that isn't good pays for no retries.
+// If connections break, all requests on them are repeated, however many: the budget waits
+// until it knows whether the host is well. If it isn't, hardly any is.
 //
 //retrip:promise P14
-func TestParts_FinalAnswers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		sends := 0
-		tr := &retrip.Transport{Policy: retrip.Policy{FailOn: []int{500}}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			if r.URL.Path == "/final" {
-				return play.Reply(500)(r)
+func TestBursts_LostConnections(t *testing.T) {
+	lost := play.Err(syscall.ECONNRESET)
+	for _, tt := range []struct {
+		name            string
+		requests        int
+		then            play.Step // of attempts after the loss
+		saved, mostMore int
+	}{
+		{"few, well", 20, after(20*time.Millisecond, play.Reply(200)), 20, 20},
+		{"many, well", testenv.Size(400, 2000), after(20*time.Millisecond, play.Reply(200)), 2000, 2000},
+		{"dead", 200, lost, 0, 20},
+		{"hangs", 200, after(time.Hour, lost), 0, 200},
+	} {
+		play.Bubble(t, tt.name, func(t *testing.T) {
+			var sends, saved atomic.Int64
+			tr := &retrip.Transport{Policy: retrip.Policy{Budget: 5, AttemptTimeout: 10 * time.Second}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+				if int(sends.Add(1)) <= tt.requests {
+					return after(time.Second, lost)(r)
+				}
+				return tt.then(r)
+			})}
+			var requests sync.WaitGroup
+			for range tt.requests {
+				requests.Go(func() {
+					if resp, err := tr.RoundTrip(play.Request(t, http.MethodGet, nil)); err == nil {
+						play.Finish(t, resp)
+						saved.Add(1)
+					}
+				})
 			}
-			sends++
-			return play.Reply(503)(r)
-		})}
-		for i := range 1000 {
-			req := play.Request(t, http.MethodGet, nil)
-			req.URL.Path = []string{"/final", "/fails"}[i%2]
-			play.Do(t, tr, req)
-		}
-		assert.LessOrEqual(t, sends, 520, "of 500 requests that get a 503")
-	})
+			requests.Wait()
+			t.Logf("%d of %d saved with %d sends", saved.Load(), tt.requests, sends.Load())
+			assert.EqualValues(t, min(tt.requests, tt.saved), saved.Load())
+			assert.LessOrEqual(t, int(sends.Load()), tt.requests+tt.mostMore)
+			if tt.saved > 0 {
+				assert.Empty(t, play.Held(tr), "retries that succeed cost nothing")
+			}
+		})
+	}
 }

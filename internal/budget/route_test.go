@@ -22,15 +22,15 @@ var publicAPIs string
 func TestRouteOf_PublicAPIs(t *testing.T) {
 	id := regexp.MustCompile(`\{(.*?)\|(.*?)\}`)
 	ids, together, pairs, apart := 0, 0, 0, 0
-	var service []string // its routes so far
+	var service []uint32 // its routes so far
 	for line := range strings.Lines(publicAPIs) {
 		method, path, ok := strings.Cut(strings.TrimSpace(line), " /")
 		if !ok {
 			service = nil
 			continue
 		}
-		route := func(value string) string {
-			return method + " " + budget.Subject("/"+id.ReplaceAllString(path, value))
+		route := func(value string) uint32 {
+			return budget.RouteOf(method, "/"+id.ReplaceAllString(path, value))
 		}
 		one := route("$1")
 		if strings.Contains(path, "{") {
@@ -68,7 +68,7 @@ func TestRouteOf(t *testing.T) {
 		"":                                       "",
 		"*":                                      "*",
 	} {
-		assert.Equal(t, want, budget.Subject(path), path)
+		assert.Equal(t, budget.RouteOf("GET", "/"+want), budget.RouteOf("GET", path), path)
 	}
 	assert.NotEqual(t, budget.RouteOf("GET", "/orders"), budget.RouteOf("PUT", "/orders"))
 	assert.Equal(t, budget.RouteOf("GET", "/orders/1"), budget.RouteOf("GET", "/api/v2/orders"))
@@ -111,4 +111,10 @@ func TestDebt_Routes(t *testing.T) {
 	d.Succeed(r, 0, false, true, false, 2000)
 	assert.Zero(t, spend(7))
 	assert.Equal(t, budget.RouteFailing, spend(1001))
+}
+
+func TestText(t *testing.T) {
+	for tokens, want := range map[float64]string{0: "0", 5: "5", 4.5: "4.5", 0.7000001: "0.7", 2.345678: "2.35", 99.999: "100", 123.4: "123", 10_000: "10000", 9999.5: "10000", 1e6: "1000000"} {
+		assert.Equal(t, want, budget.Text(tokens), tokens)
+	}
 }
