@@ -103,10 +103,3 @@ var steady = retrip.Policy{Backoff: retrip.Backoff{Base: 100 * time.Millisecond,
 func twice(wait time.Duration) retrip.Policy {
 	return retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: wait, Jitter: retrip.NoJitter}}
 }
-
-// assertUntouched fails t unless all tokens of the budget of a.example are there.
-func assertUntouched(t *testing.T, tr *retrip.Transport) {
-	t.Helper()
-	state := play.Must(tr.HostState("a.example:80"))
-	assert.Equal(t, state.Size, state.Tokens, "the retry's tokens are back")
-}
