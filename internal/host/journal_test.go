@@ -9,10 +9,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"net/http"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,6 +26,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -71,20 +73,13 @@ func (b *book) lines() (n int) {
 	return n
 }
 
-// call makes a request and drops its response.
+// call makes a request, which may fail, and drops its response.
 func call(t *testing.T, tr http.RoundTripper, url string) {
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if assert.NoError(t, err) {
-		if resp, err := tr.RoundTrip(req); err == nil {
-			io.Copy(io.Discard, resp.Body)
-			resp.Body.Close()
-		}
-	}
+	_ = testenv.Try(tr, play.MustRequest(t, http.MethodGet, url, nil))
 }
 
-func responds(req *http.Request, status int, header http.Header) *http.Response {
-	return &http.Response{StatusCode: status, Header: header, Body: http.NoBody, Request: req}
-}
+// always is a Base that makes the same step for each request, and keeps none.
+func always(step play.Step) testenv.RoundTripper { return testenv.RoundTripper(step) }
 
 // A gate that follows a rate limit pauses all the time, which is no news. The log says
 // when the limit begins to bind, and once more after an hour without a pause.
@@ -92,10 +87,14 @@ func responds(req *http.Request, status int, header http.Header) *http.Response 
 //retrip:promise P19
 func TestLog_OfAGateAtALimit(t *testing.T) {
 	for name, limit := range map[string]struct {
-		every time.Duration // gap between two tokens
-		burst float64
-		after string // Retry-After
-	}{"10/s": {time.Second / 10, 10, "1"}, "10/s, no word": {time.Second / 10, 1, ""}, "2/s": {time.Second / 2, 5, "2"}} {
+		every  time.Duration // gap between two tokens
+		burst  float64
+		refuse play.Step
+	}{
+		"10/s":          {time.Second / 10, 10, play.Reply(429, "Retry-After: 1")},
+		"10/s, no word": {time.Second / 10, 1, play.Reply(429)},
+		"2/s":           {time.Second / 2, 5, play.Reply(429, "Retry-After: 2")},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBook()
@@ -103,22 +102,17 @@ func TestLog_OfAGateAtALimit(t *testing.T) {
 				tokens, last, off := limit.burst, time.Now(), false
 				tr := &retrip.Transport{
 					Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, MaxAttempts: 20}, Logger: slog.New(b),
-					Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+					Base: always(func(req *http.Request) (*http.Response, error) {
 						time.Sleep(20 * time.Millisecond)
 						mu.Lock()
 						defer mu.Unlock()
 						tokens = min(limit.burst, tokens+float64(time.Since(last))/float64(limit.every))
 						last = time.Now()
-						switch {
-						case off:
-						case tokens < 1 && limit.after == "":
-							return responds(req, 429, nil), nil
-						case tokens < 1:
-							return responds(req, 429, http.Header{"Retry-After": {limit.after}}), nil
-						default:
-							tokens--
+						if !off && tokens < 1 {
+							return limit.refuse(req)
 						}
-						return responds(req, 200, nil), nil
+						tokens--
+						return play.Reply(200)(req)
 					}),
 				}
 				run := func(length time.Duration) {
@@ -133,7 +127,7 @@ func TestLog_OfAGateAtALimit(t *testing.T) {
 					}
 					workers.Wait()
 				}
-				run(time.Hour)
+				run(10 * time.Minute)
 				assert.Equal(t, map[string]int{"WARN paused": 1}, b.records)
 				off = true
 				for range 130 {
@@ -150,51 +144,35 @@ func TestLog_OfAGateAtALimit(t *testing.T) {
 }
 
 // A host that keeps asking for pauses, at whatever rate it is called, is one trouble.
+// After an hour without a pause comes its end, and then, maybe, the next.
 //
 //retrip:promise P19
 func TestLog_OfPauses(t *testing.T) {
-	for _, every := range []time.Duration{time.Second / 10, 3 * time.Second, time.Minute, 50 * time.Minute} {
+	for _, every := range []time.Duration{time.Second / 10, 3 * time.Second, time.Minute, 50 * time.Minute, 61 * time.Minute} {
 		for name, budget := range map[string]float64{"budget": 0, "no budget": retrip.Off} {
-			t.Run(fmt.Sprint(name, " ", every), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					b := newBook()
-					n := 0
-					tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: 1, Budget: budget}, Logger: slog.New(b),
-						Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-							if n++; n%2 == 0 {
-								return responds(req, 200, nil), nil
-							}
-							return responds(req, 503, http.Header{"Retry-After": {"1"}}), nil
-						})}
-					for range 1000 {
-						call(t, tr, "http://example.com/")
-						call(t, tr, "http://example.com/")
-						time.Sleep(every)
-					}
-					assert.Equal(t, 1, b.records["WARN paused"])
-				})
+			play.Bubble(t, fmt.Sprint(name, " ", every), func(t *testing.T) {
+				const pauses = 100
+				b, n := newBook(), 0
+				tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: 1, Budget: budget}, Logger: slog.New(b),
+					Base: always(func(req *http.Request) (*http.Response, error) {
+						if n++; n%2 == 0 && every < time.Hour {
+							return play.Reply(200)(req)
+						}
+						return play.Reply(503, "Retry-After: 1")(req)
+					})}
+				for range pauses {
+					call(t, tr, "http://example.com/")
+					call(t, tr, "http://example.com/")
+					time.Sleep(every)
+				}
+				if every < time.Hour {
+					assert.Equal(t, []int{1, 0}, []int{b.records["WARN paused"], b.records["INFO pause_over"]})
+				} else {
+					assert.Equal(t, []int{pauses, pauses - 1}, []int{b.records["WARN paused"], b.records["INFO pause_over"]})
+				}
 			})
 		}
 	}
-}
-
-// If the first request after a long time begins a pause, the end of the last trouble
-// comes first.
-//
-//retrip:promise P19
-func TestLog_OfAPauseAfterALongTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBook()
-		tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: 1}, Logger: slog.New(b), Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-			return responds(req, 503, http.Header{"Retry-After": {"1"}}), nil
-		})}
-		for range 3 {
-			call(t, tr, "http://example.com/")
-			time.Sleep(61 * time.Minute)
-		}
-		assert.Equal(t, 3, b.records["WARN paused"])
-		assert.Equal(t, 2, b.records["INFO pause_over"])
-	})
 }
 
 // In an outage, the log has a record of the first give-up and then one a minute, which
@@ -203,34 +181,26 @@ func TestLog_OfAPauseAfterALongTime(t *testing.T) {
 //retrip:promise P19
 func TestLog_OfAnOutage(t *testing.T) {
 	testenv.Slow(t)
-	outages := map[string]struct {
+	for name, tt := range map[string]struct {
 		policy retrip.Policy
-		base   func(*http.Request) (*http.Response, error)
+		base   play.Step
 	}{
-		"503":       {retrip.Policy{}, func(req *http.Request) (*http.Response, error) { return responds(req, 503, nil), nil }},
-		"no budget": {retrip.Policy{Budget: retrip.Off, MaxAttempts: 2}, func(req *http.Request) (*http.Response, error) { return responds(req, 503, nil), nil }},
-		"error":     {retrip.Policy{MaxAttempts: 1}, func(*http.Request) (*http.Response, error) { return nil, errors.New("reset") }},
-		"pauses": {retrip.Policy{MaxAttempts: 2}, func(req *http.Request) (*http.Response, error) {
-			return responds(req, 503, http.Header{"Retry-After": {"99"}}), nil
-		}},
-		"too patient": {retrip.Policy{}, func(req *http.Request) (*http.Response, error) {
-			<-req.Context().Done()
-			return nil, req.Context().Err()
-		}},
-		"breaker": {retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.5}}, func(req *http.Request) (*http.Response, error) { return responds(req, 503, nil), nil }},
-		"gate": {retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, MaxWait: time.Second}, func(req *http.Request) (*http.Response, error) {
-			return responds(req, 429, http.Header{"Retry-After": {"60"}}), nil
-		}},
-	}
-	for name, tt := range outages {
+		"503":         {retrip.Policy{}, play.Reply(503)},
+		"no budget":   {retrip.Policy{Budget: retrip.Off, MaxAttempts: 2}, play.Reply(503)},
+		"error":       {retrip.Policy{MaxAttempts: 1}, play.Err(errors.New("reset"))},
+		"pauses":      {retrip.Policy{MaxAttempts: 2}, play.Reply(503, "Retry-After: 99")},
+		"too patient": {retrip.Policy{}, play.Hang},
+		"breaker":     {retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.5}}, play.Reply(503)},
+		"gate":        {retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, MaxWait: time.Second}, play.Reply(429, "Retry-After: 60")},
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newBook()
 				down, gaveUp := true, 0
 				var mu sync.Mutex
-				tr := &retrip.Transport{Policy: tt.policy, Logger: slog.New(b), Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+				tr := &retrip.Transport{Policy: tt.policy, Logger: slog.New(b), Base: always(func(req *http.Request) (*http.Response, error) {
 					if !down {
-						return responds(req, 200, nil), nil
+						return play.Reply(200)(req)
 					}
 					return tt.base(req)
 				})}
@@ -241,22 +211,17 @@ func TestLog_OfAnOutage(t *testing.T) {
 						gaveUp++
 					}
 				}}
-				const seconds, perSecond = 150, 80
-				var requests sync.WaitGroup
-				for range seconds * perSecond {
-					requests.Go(func() {
+				const requests, perSecond = 3500, 50
+				var underWay sync.WaitGroup
+				for range requests {
+					underWay.Go(func() {
 						ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 						defer cancel()
-						req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://example.com/", nil)
-						if assert.NoError(t, err) {
-							if resp, err := tr.RoundTrip(req); err == nil {
-								resp.Body.Close()
-							}
-						}
+						_ = testenv.Try(tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
 					})
-					time.Sleep(time.Second / 200)
+					time.Sleep(time.Second / perSecond)
 				}
-				requests.Wait()
+				underWay.Wait()
 				lines := b.lines()
 				t.Logf("%d give-ups, %d lines: %v", gaveUp, lines, b.records)
 				assert.LessOrEqual(t, lines, 20)
@@ -284,21 +249,21 @@ func TestLog_OfManyHosts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBook()
 		gaveUp := 0
-		tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: 1}, Logger: slog.New(b), Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+		tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: 1}, Logger: slog.New(b), Base: always(func(req *http.Request) (*http.Response, error) {
 			if req.URL.Host == "good.example" {
-				return responds(req, 200, nil), nil
+				return play.Reply(200)(req)
 			}
-			return responds(req, 503, nil), nil
+			return play.Reply(503)(req)
 		})}
 		tr.Trace = &retrip.Trace{GiveUp: func(retrip.Event) { gaveUp++ }}
-		for i := range 20_000 {
+		for i := range 5000 {
 			call(t, tr, fmt.Sprintf("http://host%d.example/", i))
 			time.Sleep(time.Millisecond)
 		}
 		assert.LessOrEqual(t, b.lines(), host.MostTopics+1)
 		time.Sleep(2 * time.Minute)
 		call(t, tr, "http://good.example/")
-		require.Equal(t, 20_000, gaveUp)
+		require.Equal(t, 5000, gaveUp)
 		said := b.records["INFO give up max_attempts"] + b.records["INFO give up max_attempts, omitted"]
 		assert.EqualValues(t, gaveUp, int64(said)+b.omitted, "%v", b.records)
 		assert.True(t, b.hosts["others"], "hosts without a place of their own: %v", len(b.hosts))
@@ -311,15 +276,14 @@ func TestLog_OfManyHosts(t *testing.T) {
 //retrip:promise P19
 func TestLog_WhoseRecordsAreOmitted(t *testing.T) {
 	testenv.OneGoroutine(t)
-	for _, hosts := range []int{3, host.MostTopics, host.MostTopics + 1, host.MostTopics + 50} {
+	for _, hosts := range []int{host.MostTopics, host.MostTopics + 1, host.MostTopics + 50} {
 		t.Run(fmt.Sprint(hosts, " hosts"), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var out bytes.Buffer
 				said, gaveUp, others := map[string]int64{}, map[string]int64{}, int64(0)
-				tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: 1}, Logger: slog.New(slog.NewJSONHandler(&out, nil)),
-					Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) { return responds(req, 503, nil), nil })}
+				tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: 1}, Logger: slog.New(slog.NewJSONHandler(&out, nil)), Base: always(play.Reply(503))}
 				tr.Trace = &retrip.Trace{GiveUp: func(e retrip.Event) { gaveUp[e.Request.URL.String()]++ }}
-				for range 70 {
+				for range 25 {
 					for i := range hosts {
 						call(t, tr, fmt.Sprintf("http://host%d.example:80", i))
 					}
@@ -361,7 +325,7 @@ func TestJournal_LosesNothing(t *testing.T) {
 		j.Rest(now, func(_ host.Topic, omitted int) { logged.Add(int64(omitted)) })
 	}
 	var requests sync.WaitGroup
-	for seed := range uint64(50) {
+	for seed := range uint64(20) {
 		requests.Go(func() {
 			r := rand.New(rand.NewPCG(seed, 19))
 			for range 300 {
@@ -385,4 +349,53 @@ func TestJournal_LosesNothing(t *testing.T) {
 	rest(time.Duration(clock.Load()) + 2*time.Hour)
 	assert.Equal(t, told.Load(), logged.Load())
 	assert.False(t, j.Pending())
+}
+
+// At the level of slog.Default, the log says that retries work, and which error no retry
+// can fix: once, and then once a minute with the number of the others.
+//
+//retrip:promise P19
+func TestLog_AtInfo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		attempts := 0
+		tr := &retrip.Transport{Logger: slog.New(slog.NewTextHandler(&log, nil)), Policy: retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}},
+			Hosts: map[string]retrip.Policy{"gate.example": {Gate: retrip.Gate{Enabled: retrip.On}}},
+			Base: always(func(r *http.Request) (*http.Response, error) {
+				attempts++
+				switch {
+				case r.URL.Host == "nowhere.example":
+					return nil, &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: r.URL.Host, IsNotFound: true}}
+				case attempts%2 == 1 && r.URL.Host == "gate.example":
+					return play.Reply(429, "Retry-After: 1")(r)
+				case attempts%2 == 1 && r.URL.Host != "well.example":
+					return play.Reply(503)(r)
+				}
+				return play.Reply(200)(r)
+			})}
+		said := func(host string) string {
+			log.Reset()
+			attempts = 0
+			call(t, tr, "http://"+host+"/path?secret=1")
+			return strings.TrimSpace(regexp.MustCompile(`time=\S+ `).ReplaceAllString(log.String(), ""))
+		}
+		assert.Empty(t, said("well.example"))
+		const recovered = `level=INFO msg="retrip: recovered" method=GET url=http://flaky.example/path policy=default attempt=2 reason=server_error status=200`
+		const failed = `level=INFO msg="retrip: failed" method=GET url=http://nowhere.example/path policy=default attempt=1 reason=no_such_host error="dial: lookup nowhere.example: no such host"`
+		assert.Equal(t, recovered, said("flaky.example"))
+		assert.Equal(t, failed, said("nowhere.example"))
+		for range 10 {
+			assert.Empty(t, said("flaky.example"))
+			assert.Empty(t, said("nowhere.example"))
+		}
+		time.Sleep(time.Minute)
+		assert.Equal(t, recovered+" omitted=10", said("flaky.example"))
+		assert.Equal(t, failed+" omitted=10", said("nowhere.example"))
+		assert.Empty(t, said("flaky.example"))
+		time.Sleep(3 * time.Minute)
+		assert.Equal(t, `level=INFO msg="retrip: omitted" record="retrip: recovered" host=flaky.example:80 policy=default reason=server_error omitted=1`, said("well.example"))
+
+		// A gate follows a rate limit by refused requests that recover.
+		assert.NotContains(t, said("gate.example"), "recovered")
+	})
 }

@@ -105,7 +105,7 @@ func TestTable_LookingChangesNothing(t *testing.T) {
 		"all":     {Gate: retrip.Gate{Enabled: retrip.On}, MaxWait: time.Hour, Breaker: retrip.Breaker{MinVolume: 3}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for seed := range uint64(testenv.Size(4, 100)) {
+			for seed := range uint64(testenv.Size(2, 100)) {
 				r := rand.New(rand.NewPCG(seed, 12))
 				rules := play.Rules(t, p)
 				users := [2]*user{{rules: rules}, {rules: rules}}
@@ -124,7 +124,7 @@ func TestTable_LookingChangesNothing(t *testing.T) {
 						}
 					}
 				}
-				for step := range 2000 {
+				for step := range 1000 {
 					now += []time.Duration{0, time.Millisecond, time.Second, time.Minute, 10 * time.Minute, time.Hour + 1}[min(r.IntN(6), r.IntN(6))]
 					var d [2]play.Decision
 					draw, pick := r.Uint64(), r.Uint64()

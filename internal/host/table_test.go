@@ -6,6 +6,7 @@ package host_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"net/url"
 	"strconv"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 var refusal = decide.Outcome{Status: 503, Idempotent: true, Replay: true}
@@ -150,15 +152,19 @@ func TestHostTable_Idle(t *testing.T) {
 func TestHostTable_Pins(t *testing.T) {
 	var table host.Table
 	key := hostkey.Key{Host: "example.com", Port: "443"}
-	first := table.PinNew(key, 0)
-	second := table.PinNew(key, 0)
-	assert.Same(t, first, second)
-	table.Unpin(first, 0)
-	third := table.Pin(key, 0)
+	first := table.PinNew(key, 7)
+	second := table.PinNew(key, 8)
+	assert.Same(t, first, second, "made once")
+	list := inTrouble(&table, 0)
+	require.Len(t, list, 1)
+	assert.Equal(t, key, list[0].Key)
+	assert.EqualValues(t, 7, list[0].Used)
+	table.Unpin(first, 8)
+	third := table.Pin(key, 8)
 	assert.Same(t, first, third, "healed, but in use")
-	table.Unpin(second, 0)
-	table.Unpin(third, 0)
-	assert.Nil(t, table.Pin(key, 0))
+	table.Unpin(second, 8)
+	table.Unpin(third, 8)
+	assert.Nil(t, table.Pin(key, 8))
 }
 
 // The state of a host ends an hour after its last failure, whether or not
@@ -231,7 +237,7 @@ func TestHostTable_Concurrently(t *testing.T) {
 	for g := range 8 {
 		working.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(g), 0))
-			for range 2000 {
+			for range 500 {
 				key := hostkey.Key{Host: fmt.Sprint("host", random.IntN(50)), Port: "80"}
 				e := table.PinNew(key, 0)
 				var call decide.Call
@@ -254,4 +260,104 @@ func TestHostTable_Concurrently(t *testing.T) {
 	watching.Wait()
 	assert.Empty(t, inTrouble(&table, 0))
 	assert.Zero(t, table.Entries())
+}
+
+// A host in trouble is never taken for a healthy one: not while others that
+// share its stripe come and go, and not while someone looks at the
+// table or replaces the policies.
+func TestHostTable_NeverForgets(t *testing.T) {
+	var table host.Table
+	r := play.Rules(t, retrip.Policy{})
+	hosts := []string{"a.example", "b.example"}
+	for _, key := range sameStripe(12) {
+		hosts = append(hosts, key.Host)
+	}
+	done := make(chan struct{})
+	var watching, working sync.WaitGroup
+	watching.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			table.All(0)
+			table.Refit(func(*host.Entry) int64 { return r.Budget.Size })
+		}
+	})
+	for _, name := range hosts {
+		working.Go(func() {
+			// This goroutine alone decides about its host.
+			key, u := hostkey.Key{Host: name, Port: "443"}, &url.URL{Scheme: "https", Host: name}
+			look := func(want bool, when string) bool {
+				return assert.Equal(t, want, table.Calm(u, new(host.Place)), "%s %s", name, when)
+			}
+			for range testenv.Size(500, 5000) {
+				failAt(&table, key, r, refusal, 0)
+				if !look(false, "has failed") {
+					return
+				}
+				succeedAt(&table, key, r, 0)
+				if !look(false, "has not healed") {
+					return
+				}
+				succeedAt(&table, key, r, 0)
+				succeedAt(&table, key, r, 0)
+				if !look(true, "has healed") {
+					return
+				}
+			}
+		})
+	}
+	working.Wait()
+	close(done)
+	watching.Wait()
+	assert.Empty(t, inTrouble(&table, 0))
+}
+
+// A success pays into the budget of a host that came into trouble while the
+// request was under way, whatever happens to other hosts and to the policies
+// meanwhile.
+func TestHostTable_TroubleMeanwhile(t *testing.T) {
+	tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}}
+	get := func(host, path string) {
+		testenv.Drop(t, tr, play.MustRequest(t, http.MethodGet, "https://"+host+path, nil))
+	}
+	tr.Base = testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+		switch req.URL.Path {
+		case "/fails":
+			return play.Reply(503)(req)
+		case "/nests":
+			get(req.URL.Host, "/fails")
+		}
+		return play.Reply(200)(req)
+	})
+	done := make(chan struct{})
+	var swapping, working sync.WaitGroup
+	swapping.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			assert.NoError(t, tr.SetPolicies(tr.Policy, map[string]retrip.Policy{fmt.Sprintf("*.other%d.example", i%3): {}}))
+		}
+	})
+	for g := range 6 {
+		working.Go(func() {
+			for i := range testenv.Size(50, 300) {
+				host := fmt.Sprintf("host%d.%d.example", i, g)
+				tokens := func() float64 { return play.Must(tr.HostState(host + ":443")).Tokens }
+				get(host, "/nests")
+				assert.InDelta(t, 4.7, tokens(), 1e-9, "a failed retry takes half a token, a success gives 0.2")
+				get(host, "/")
+				get(host, "/")
+				assert.InDelta(t, 5, tokens(), 1e-9)
+			}
+		})
+	}
+	working.Wait()
+	close(done)
+	swapping.Wait()
 }
