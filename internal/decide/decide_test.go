@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net/http"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/breaker"
 	"github.com/retrip/retrip/internal/budget"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
@@ -21,12 +23,12 @@ import (
 	"github.com/retrip/retrip/internal/play"
 )
 
-// The decisions after one attempt at a healthy host.
+// The decisions after one attempt at a healthy host. The stories tell more of them.
 //
 //retrip:promise P6 P8 P10 P19
 func TestStep_Ended(t *testing.T) {
 	const ms, s = time.Millisecond, time.Second
-	tests := []struct {
+	for _, tt := range []struct {
 		name    string
 		policy  retrip.Policy
 		call    decide.Call // Attempts of 0 stands for 1
@@ -35,65 +37,29 @@ func TestStep_Ended(t *testing.T) {
 		reason  decide.Reason
 		retry   bool
 	}{
-		// Accepted.
-		{name: "200", outcome: play.Repeatable(200)},
-		{name: "101", outcome: play.Repeatable(101)},
-		{name: "302", outcome: play.Repeatable(302)},
-		{name: "400", outcome: play.Repeatable(400)},
-		{name: "401", outcome: play.Repeatable(401)},
-		{name: "404", outcome: play.Repeatable(404)},
-		{name: "409", outcome: play.Repeatable(409)},
-		{name: "499", outcome: play.Repeatable(499)},
-		{name: "600", outcome: play.Repeatable(600)},
-		{name: "999", outcome: play.Repeatable(999)},
 		{name: "hopeless error", outcome: decide.Outcome{Hopeless: true, Idempotent: true, Replay: true}},
 		{name: "Retry-After on a 404 means nothing", outcome: decide.Outcome{Status: 404, RetryAfter: s, Idempotent: true, Replay: true}},
-
-		// Retried.
-		{name: "500", outcome: play.Repeatable(500), retry: true, reason: decide.ServerError, hi: 100 * ms},
-		{name: "503", outcome: play.Repeatable(503), retry: true, reason: decide.ServerError, hi: 100 * ms},
-		{name: "599", outcome: play.Repeatable(599), retry: true, reason: decide.ServerError, hi: 100 * ms},
 		{name: "429", outcome: play.Repeatable(429), retry: true, reason: decide.Throttled, hi: s},
 		{name: "error", outcome: play.Repeatable(0), retry: true, reason: decide.Error, hi: 100 * ms},
 		{name: "timeout", outcome: decide.Outcome{Timeout: true, Idempotent: true, Replay: true}, retry: true, reason: decide.Timeout, hi: 100 * ms},
-		{name: "hidden sends", outcome: decide.Outcome{Resent: true, Idempotent: true, Replay: true}, retry: true, reason: decide.HiddenSends, hi: 100 * ms},
 		{name: "third attempt", call: decide.Call{Attempts: 3}, outcome: play.Repeatable(503), retry: true, reason: decide.ServerError, hi: 400 * ms},
 
-		// Statuses that a policy changes.
-		{name: "RetryOn 404", policy: retrip.Policy{RetryOn: []int{404}}, outcome: play.Repeatable(404), retry: true, reason: decide.Status, hi: 100 * ms},
-		{name: "RetryOn 499", policy: retrip.Policy{RetryOn: []int{499}}, outcome: play.Repeatable(499), retry: true, reason: decide.Status, hi: 100 * ms},
-		{name: "FailOn 501", policy: retrip.Policy{FailOn: []int{501}}, outcome: play.Repeatable(501)},
-		{name: "FailOn 429", policy: retrip.Policy{FailOn: []int{429}}, outcome: play.Repeatable(429)},
-		{name: "FailOn 501 leaves 502", policy: retrip.Policy{FailOn: []int{501}}, outcome: play.Repeatable(502), retry: true, reason: decide.ServerError, hi: 100 * ms},
 		{name: "Unprocessed 429, not idempotent", policy: retrip.Policy{Unprocessed: []int{429}}, outcome: decide.Outcome{Status: 429, Replay: true}, retry: true, reason: decide.Throttled, hi: s},
 		{name: "Unprocessed 409, not idempotent", policy: retrip.Policy{Unprocessed: []int{409}}, outcome: decide.Outcome{Status: 409, Replay: true}, retry: true, reason: decide.Status, hi: 100 * ms},
 		{name: "Unprocessed 429 says nothing of 503", policy: retrip.Policy{Unprocessed: []int{429}}, outcome: decide.Outcome{Status: 503, Replay: true}, reason: decide.NotIdempotent},
-
-		// Verdicts of Classify.
-		{name: "Retryable 200", outcome: decide.Outcome{Status: 200, Verdict: decide.Retryable, Idempotent: true, Replay: true}, retry: true, reason: decide.Pending, hi: 100 * ms},
 		{name: "Retryable 200, not idempotent", outcome: decide.Outcome{Status: 200, Verdict: decide.Retryable, Replay: true}, reason: decide.NotIdempotent},
 		{name: "unprocessed 200, not idempotent", outcome: decide.Outcome{Status: 200, Verdict: decide.Unprocessed, Replay: true}, retry: true, reason: decide.Pending, hi: 100 * ms},
 		{name: "unprocessed error, not idempotent", outcome: decide.Outcome{Verdict: decide.Unprocessed, Replay: true}, retry: true, reason: decide.Error, hi: 100 * ms},
-		{name: "Final 503", outcome: decide.Outcome{Status: 503, Verdict: decide.Final, Idempotent: true, Replay: true}},
 		{name: "Final error", outcome: decide.Outcome{Verdict: decide.Final, Idempotent: true, Replay: true}},
 
-		// Given up.
-		{name: "canceled", outcome: decide.Outcome{Canceled: true, Idempotent: true, Replay: true}, reason: decide.Canceled},
 		{name: "canceled before the deadline", call: decide.Call{Deadline: 1}, outcome: decide.Outcome{Canceled: true}, reason: decide.Canceled},
 		{name: "canceled by the deadline", call: decide.Call{Deadline: -1}, outcome: decide.Outcome{Canceled: true}, reason: decide.Deadline},
 		{name: "hidden sends, attempts used up", call: decide.Call{Attempts: 4}, outcome: decide.Outcome{Resent: true, Idempotent: true, Replay: true}, reason: decide.HiddenSends},
 		{name: "hidden sends, not idempotent", outcome: decide.Outcome{Resent: true, Replay: true}, reason: decide.HiddenSends},
 		{name: "hidden sends, body not replayable", outcome: decide.Outcome{Resent: true, Idempotent: true}, reason: decide.BodyNotReplayable},
-		{name: "attempts used up", call: decide.Call{Attempts: 4}, outcome: play.Repeatable(503), reason: decide.MaxAttempts},
 		{name: "more than used up", call: decide.Call{Attempts: 5}, outcome: play.Repeatable(503), reason: decide.MaxAttempts},
-		{name: "one attempt only", policy: retrip.Policy{MaxAttempts: 1}, outcome: play.Repeatable(503), reason: decide.MaxAttempts},
-		{name: "not idempotent", outcome: decide.Outcome{Status: 503, Replay: true}, reason: decide.NotIdempotent},
 		{name: "body not replayable", outcome: decide.Outcome{Status: 503, Idempotent: true}, reason: decide.BodyNotReplayable},
 
-		// Waits that the server asks for.
-		{name: "Retry-After: 1 on 503", outcome: decide.Outcome{Status: 503, RetryAfter: s, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError, lo: s, hi: 1500 * ms},
-		{name: "Retry-After: 1 on 429", outcome: decide.Outcome{Status: 429, RetryAfter: s, Idempotent: true, Replay: true}, retry: true, reason: decide.Throttled, lo: s, hi: 1500 * ms},
-		{name: "Retry-After: 1 on 502", outcome: decide.Outcome{Status: 502, RetryAfter: s, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError, lo: s, hi: 1500 * ms},
 		{name: "as long as MaxWait", outcome: decide.Outcome{Status: 503, RetryAfter: 30 * s, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError, lo: 30 * s, hi: 45 * s},
 		{name: "longer than MaxWait", outcome: decide.Outcome{Status: 503, RetryAfter: 30*s + 1, Idempotent: true, Replay: true}, reason: decide.WaitTooLong, lo: 30*s + 1, hi: 30*s + 1},
 		{name: "484289 hours", outcome: decide.Outcome{Status: 429, RetryAfter: 484289 * time.Hour, Idempotent: true, Replay: true}, reason: decide.WaitTooLong, lo: 484289 * time.Hour, hi: 484289 * time.Hour},
@@ -101,32 +67,35 @@ func TestStep_Ended(t *testing.T) {
 
 		// Deadlines. All attempts end at the instant 0.
 		{name: "the wait gets a third of what is left", call: decide.Call{Deadline: 60 * ms}, outcome: play.Repeatable(503), retry: true, reason: decide.ServerError, hi: 20 * ms},
-		{name: "the attempt to come takes as long as the last", call: decide.Call{Deadline: 60 * ms}, outcome: decide.Outcome{Status: 503, Took: 30 * ms, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError, hi: 10 * ms},
 		{name: "no room for an attempt", call: decide.Call{Deadline: 60 * ms}, outcome: decide.Outcome{Status: 503, Took: 60*ms + 1, Idempotent: true, Replay: true}, reason: decide.Deadline},
 		{name: "just room for an attempt", call: decide.Call{Deadline: 60 * ms}, outcome: decide.Outcome{Status: 503, Took: 60 * ms, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError},
-		{name: "room enough", call: decide.Call{Deadline: 10 * s}, outcome: decide.Outcome{Status: 503, Took: s, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError, hi: 100 * ms},
 		{name: "without a deadline the duration means nothing", outcome: decide.Outcome{Status: 503, Took: time.Hour, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError, hi: 100 * ms},
 		{name: "lo never moves", call: decide.Call{Deadline: 1150 * ms}, outcome: decide.Outcome{Status: 503, RetryAfter: s, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError, lo: s, hi: 1050 * ms},
-		{name: "the server's word doesn't fit", call: decide.Call{Deadline: 600 * ms}, outcome: decide.Outcome{Status: 503, RetryAfter: 2 * s, Idempotent: true, Replay: true}, reason: decide.Deadline},
-		{name: "an unjittered wait doesn't fit", policy: retrip.Policy{Backoff: retrip.Backoff{Base: 2 * s, Jitter: retrip.NoJitter}}, call: decide.Call{Deadline: 600 * ms}, outcome: play.Repeatable(503), reason: decide.Deadline},
 		{name: "an unjittered wait just fits", policy: retrip.Policy{Backoff: retrip.Backoff{Base: 2 * s, Jitter: retrip.NoJitter}}, call: decide.Call{Deadline: 2 * s}, outcome: play.Repeatable(503), retry: true, reason: decide.ServerError, lo: 2 * s, hi: 2 * s},
 		{name: "equal jitter keeps its lower half", policy: retrip.Policy{Backoff: retrip.Backoff{Base: 2 * s, Jitter: retrip.EqualJitter}}, call: decide.Call{Deadline: 999 * ms}, outcome: play.Repeatable(503), reason: decide.Deadline},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := play.Rules(t, tt.policy)
-			next := func(draw uint64) play.Decision {
+			for draw, wait := range map[uint64]time.Duration{play.Lowest: tt.lo, play.Highest: tt.hi} {
 				call := tt.call
-				return r.Next(new(host.Record), &call, tt.outcome, 0, draw)
+				d := r.Next(new(host.Record), &call, tt.outcome, 0, draw)
+				assert.Equal(t, tt.reason, d.Reason)
+				assert.Equal(t, tt.retry, d.Retry)
+				assert.Equal(t, wait, d.Wait)
 			}
-			lowest, highest := next(play.Lowest), next(play.Highest)
-			assert.Equal(t, tt.reason, lowest.Reason)
-			assert.Equal(t, tt.reason, highest.Reason)
-			assert.Equal(t, tt.retry, lowest.Retry)
-			assert.Equal(t, tt.retry, highest.Retry)
-			assert.Equal(t, tt.lo, lowest.Wait)
-			assert.Equal(t, tt.hi, highest.Wait)
 		})
+	}
+	r := play.Rules(t, retrip.Policy{RetryOn: []int{405, 498}, FailOn: []int{429, 501}})
+	for reason, statuses := range map[decide.Reason][]int{
+		decide.None:        {101, 200, 302, 400, 401, 404, 409, 499, 600, 999, 429, 501},
+		decide.ServerError: {500, 502, 503, 599},
+		decide.Status:      {405, 498},
+	} {
+		for _, status := range statuses {
+			d := r.Next(new(host.Record), new(decide.Call), play.Repeatable(status), 0, play.Highest)
+			assert.Equal(t, reason, d.Reason, "%d", status)
+			assert.Equal(t, reason != decide.None, d.Retry, "%d", status)
+		}
 	}
 }
 
@@ -180,45 +149,6 @@ func TestNext_Order(t *testing.T) {
 	}
 }
 
-//retrip:promise P9
-func TestNext_HostPaused(t *testing.T) {
-	const s = time.Second
-	tests := []struct {
-		name     string
-		pause    time.Duration
-		own      time.Duration // Retry-After of the attempt
-		deadline time.Duration
-		reason   decide.Reason
-		lo, hi   time.Duration
-	}{
-		{name: "waited for", pause: 10 * s, reason: decide.ServerError, lo: 10 * s, hi: 15 * s},
-		{name: "own word is longer", pause: 10 * s, own: 20 * s, reason: decide.ServerError, lo: 20 * s, hi: 30 * s},
-		{name: "own word is shorter", pause: 10 * s, own: 2 * s, reason: decide.ServerError, lo: 10 * s, hi: 15 * s},
-		{name: "fits the deadline", pause: 10 * s, deadline: 13 * s, reason: decide.ServerError, lo: 10 * s, hi: 11 * s},
-		{name: "doesn't fit the deadline", pause: 10 * s, deadline: 10*s - 1, reason: decide.HostPaused, lo: 10 * s, hi: 10 * s},
-		{name: "own word doesn't fit either", pause: 10 * s, own: 20 * s, deadline: 5 * s, reason: decide.Deadline},
-		{name: "fits the deadline to the nanosecond", pause: 10 * s, deadline: 10 * s, reason: decide.ServerError, lo: 10 * s, hi: 10 * s},
-		{name: "as long as MaxWait", pause: 30 * s, reason: decide.ServerError, lo: 30 * s, hi: 45 * s},
-		{name: "longer than MaxWait", pause: 30*s + 1, reason: decide.HostPaused, lo: 30*s + 1, hi: 30*s + 1},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			r := play.Rules(t, retrip.Policy{})
-			next := func(draw uint64) play.Decision {
-				var h host.Record
-				play.Pause(t, &h, tt.pause, 0)
-				o := play.Repeatable(502)
-				o.RetryAfter = tt.own
-				return r.Next(&h, &decide.Call{Attempts: 1, Deadline: tt.deadline}, o, 0, draw)
-			}
-			lowest, highest := next(play.Lowest), next(play.Highest)
-			assert.Equal(t, tt.reason, lowest.Reason)
-			assert.Equal(t, tt.lo, lowest.Wait)
-			assert.Equal(t, tt.hi, highest.Wait)
-		})
-	}
-}
-
 //retrip:promise P16
 func TestDecide_AllocatesNothing(t *testing.T) {
 	for name, p := range map[string]retrip.Policy{
@@ -260,6 +190,128 @@ func TestDecide_AllocatesNothing(t *testing.T) {
 			assert.Zero(t, allocs)
 			assert.Greater(t, decisions, 4000)
 		})
+	}
+}
+
+// Each waiter draws its own time after the end of a pause, whoever began the
+// pause.
+//
+//retrip:promise P9
+func TestPause_SpreadsWaiters(t *testing.T) {
+	var h host.Record
+	r := play.Rules(t, retrip.Policy{Budget: retrip.Off})
+	play.Pause(t, &h, 10*time.Second, 0)
+	random := rand.New(rand.NewPCG(1, 2))
+	waits := map[time.Duration]bool{}
+	for range 100 {
+		d := r.Next(&h, &decide.Call{Attempts: 1}, play.Repeatable(502), 0, random.Uint64())
+		require.True(t, d.Retry)
+		require.GreaterOrEqual(t, d.Wait, 10*time.Second)
+		waits[d.Wait] = true
+	}
+	assert.Len(t, waits, 100)
+}
+
+// A retry that was skipped is no attempt: the first attempt doesn't count for the time that
+// an attempt needs once a retry was made.
+func TestStep_BidesNearADeadline(t *testing.T) {
+	r := play.Rules(t, retrip.Policy{Budget: 1})
+	var h host.Record
+	lost := play.Repeatable(0)
+	lost.Took = 90 * time.Millisecond
+	var others [2]decide.Call // take all tokens
+	for i := range others {
+		assert.True(t, r.Next(&h, &others[i], lost, 0, play.Highest).Retry)
+	}
+	c := decide.Call{Deadline: time.Second}
+	assert.True(t, r.Next(&h, &c, lost, 0, play.Highest).Retry)
+	assert.Positive(t, r.Wake(&h, &c, 100*time.Millisecond, play.Highest).Wait, "it bides")
+	for i := range others {
+		others[i].Attempts = 2
+		r.Next(&h, &others[i], play.Repeatable(http.StatusOK), 200*time.Millisecond, play.Highest)
+	}
+	assert.Zero(t, r.Wake(&h, &c, 300*time.Millisecond, play.Highest).Wait, "it is sent")
+	c.Attempts, lost.Took = 2, time.Millisecond
+	assert.True(t, r.Next(&h, &c, lost, 950*time.Millisecond, play.Highest).Retry)
+}
+
+// An attempt that doesn't count says what it would say of the host if it counted, and
+// takes nothing: no token, no step of the backoff, no attempt. Hedges then stop.
+func TestObey(t *testing.T) {
+	const word = 7 * time.Second
+	for _, tt := range []struct {
+		status   int
+		word     time.Duration
+		verdict  decide.Verdict
+		without  bool // is a refusal without a gate
+		withGate bool
+	}{
+		{status: 503, word: word, without: true, withGate: true},
+		{status: 503},
+		{status: 429, word: word, withGate: true},
+		{status: 429, withGate: true},
+		{status: 500, word: word},
+		{status: 200},
+		{status: 503, word: word, verdict: decide.Final},
+		{status: 200, word: word, verdict: decide.Retryable},
+	} {
+		for _, gate := range []retrip.Switch{retrip.Off, retrip.On} {
+			r := play.Rules(t, retrip.Policy{Gate: retrip.Gate{Enabled: gate}})
+			o := play.Repeatable(tt.status)
+			o.RetryAfter, o.Verdict = tt.word, tt.verdict
+			want := tt.without
+			if gate == retrip.On {
+				want = tt.withGate
+			}
+			assert.Equal(t, want, r.Refused(&o), "%+v, gate %v", tt, gate)
+			if !want {
+				continue
+			}
+			var h, counted host.Record
+			r.Next(&counted, &decide.Call{Attempts: 4}, o, 0, play.Lowest)
+			call := &decide.Call{Attempts: 1}
+			change, _ := r.Obey(&h, call, &o, 0, play.Lowest)
+			assert.Equal(t, tt.word > 0, change == host.Paused)
+			assert.Equal(t, counted.PausedFor(0), h.PausedFor(0))
+			assert.Equal(t, r.State(&host.Record{}, 0).Tokens, r.State(&h, 0).Tokens)
+			assert.Equal(t, 1, call.Attempts)
+			if tt.word > 0 || gate == retrip.On {
+				assert.NotEqual(t, decide.NoHold, r.HoldsHedge(&h, "", time.Millisecond), "%+v, gate %v", tt, gate)
+			}
+		}
+	}
+}
+
+// A record that stands for many hosts has only a budget.
+func TestRules_ForOthers(t *testing.T) {
+	r := play.Rules(t, retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, Breaker: retrip.Breaker{Ratio: 0.01, MinVolume: 1}})
+	others := r.ForOthers()
+	var h host.Record
+	for _, status := range []int{429, 503} {
+		o := play.Repeatable(status)
+		o.RetryAfter = 10 * time.Second
+		d := others.Next(&h, &decide.Call{Attempts: 1}, o, 0, 0)
+		assert.True(t, d.Retry)
+		assert.GreaterOrEqual(t, d.Wait, 10*time.Second, "it binds the request itself")
+	}
+	assert.Equal(t, decide.State{Tokens: 4, Size: 5, Breaker: breaker.Closed}, others.State(&h, 0))
+	assert.Equal(t, play.Decision{Retry: true}, others.First(&h, &decide.Call{}, 0, 0))
+	assert.True(t, r.Gate && r.Breaker != nil, "the original is unchanged")
+}
+
+// Each reason has the word of the exported one of its name.
+func TestReason_Words(t *testing.T) {
+	want := [decide.Reasons]retrip.Reason{
+		decide.ServerError: retrip.ReasonServerError, decide.Throttled: retrip.ReasonThrottled, decide.Status: retrip.ReasonStatus, decide.Pending: retrip.ReasonPending,
+		decide.Timeout: retrip.ReasonTimeout, decide.Error: retrip.ReasonError,
+		decide.MaxAttempts: retrip.ReasonMaxAttempts, decide.NotIdempotent: retrip.ReasonNotIdempotent, decide.BodyNotReplayable: retrip.ReasonBodyNotReplayable,
+		decide.RetryForbidden: retrip.ReasonRetryForbidden, decide.WaitTooLong: retrip.ReasonWaitTooLong, decide.HostPaused: retrip.ReasonHostPaused,
+		decide.Deadline: retrip.ReasonDeadline, decide.BreakerOpen: retrip.ReasonBreakerOpen, decide.BudgetExhausted: retrip.ReasonBudgetExhausted, decide.RetriesFailing: retrip.ReasonRetriesFailing,
+		decide.FleetBudget: retrip.ReasonFleetBudget, decide.HiddenSends: retrip.ReasonHiddenSends, decide.Canceled: retrip.ReasonCanceled,
+	}
+	for r := range decide.Reasons {
+		assert.EqualValues(t, want[r], r.String())
+		assert.Equal(t, r == decide.None, r.String() == "")
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.RareGC(m) }
 
-// All orders of six events of three requests at one host, under a sixteenth of all
+// All orders of five events (with make tables, six) of three requests at one host, under a sixteenth of all
 // policies, which has every combination of any three of the eight switches.
 func TestStep_Explored(t *testing.T) {
 	const word = time.Second
@@ -51,11 +51,7 @@ func TestStep_Explored(t *testing.T) {
 				r.Breaker.Probes = 1
 			}
 			w := &explorer{t: t, rules: r, policy: p, account: float64(100 * b(6)), draw: []uint64{play.Lowest, play.Highest}[b(7)], next: next}
-			if testing.Short() {
-				w.explore(5)
-			} else {
-				w.explore(6)
-			}
+			w.explore(testenv.Size(5, 6))
 		})
 	}
 }

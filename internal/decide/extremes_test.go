@@ -14,6 +14,7 @@ import (
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // No instant, wait or setting is so large that a decision is about another one.
@@ -24,7 +25,7 @@ func TestRules_Extremes(t *testing.T) {
 	pick := func(r *rand.Rand, list ...time.Duration) time.Duration { return list[r.IntN(len(list))] }
 	lengths := []time.Duration{1, time.Millisecond, time.Second, time.Hour, 100 * 365 * 24 * time.Hour, most / 3, most / 2, most/2 + 1, most - time.Hour, most - 1, most}
 	bad := map[string]int{}
-	for seed := range uint64(200_000) {
+	for seed := range uint64(testenv.Size(50_000, 200_000)) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		length := func() time.Duration { return pick(r, lengths...) }
 		p := retrip.Policy{MaxAttempts: []int{2, 5, math.MaxInt}[r.IntN(3)], MaxWait: length(), Budget: retrip.Off}
