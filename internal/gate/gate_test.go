@@ -4,7 +4,6 @@
 package gate_test
 
 import (
-	"math"
 	"net/http"
 	"testing"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/internal/breaker"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/play"
@@ -74,77 +72,6 @@ func line(t testing.TB, h *host.Record, r play.Judge, n int, now time.Duration) 
 	return calls
 }
 
-// woken returns the Waiters of all calls that h wants to wake.
-func woken(h *host.Record) (all []any) {
-	for who := h.Woken(); who != nil; who = h.Woken() {
-		all = append(all, who)
-	}
-	return all
-}
-
-const untilWoken = time.Duration(math.MaxInt64)
-
-// Processes that got the same Retry-After don't start at the same instant.
-func TestGate_SpreadsProcesses(t *testing.T) {
-	r := gated(t)
-	first := map[time.Duration]bool{}
-	for draw := range uint64(100) {
-		var h host.Record
-		o := play.Repeatable(429)
-		o.RetryAfter = 8 * time.Second
-		r.Next(&h, &decide.Call{Attempts: 1}, o, 0, draw)
-		first[alone(t, &h, r, &decide.Call{}, 0)] = true
-	}
-	assert.Greater(t, len(first), 90)
-}
-
-// A request that is refused keeps its place before all later ones.
-//
-//retrip:promise P23
-func TestGate_KeepsPlaces(t *testing.T) {
-	var h host.Record
-	r := gated(t)
-	throttle(&h, r, time.Second, 0)
-	calls := line(t, &h, r, 4, 0)
-	now := 2 * time.Second
-	require.Zero(t, r.First(&h, calls[0], now, 0).Wait)
-	accept(&h, r, calls[0], now)
-	now = alone(t, &h, r, calls[1], now)
-	now = alone(t, &h, r, calls[2], now)
-	newcomer := &decide.Call{Waiter: "newcomer"}
-	r.First(&h, newcomer, now, play.Lowest)
-	// They come back in another order.
-	require.True(t, refuse(&h, r, calls[2], time.Second, now).Retry)
-	require.True(t, refuse(&h, r, calls[1], time.Second, now).Retry)
-	r.Wake(&h, calls[2], now, play.Lowest)
-	r.Wake(&h, calls[1], now, play.Lowest)
-	var order []time.Duration
-	for _, c := range []*decide.Call{calls[1], calls[2], calls[3], newcomer} {
-		now = alone(t, &h, r, c, now)
-		order = append(order, now)
-		accept(&h, r, c, now)
-	}
-	assert.IsNonDecreasing(t, order)
-	assert.Zero(t, r.State(&h, now).Waiting)
-}
-
-// Unused time doesn't add up to a burst.
-func TestGate_SavesNothing(t *testing.T) {
-	var h host.Record
-	r := gated(t)
-	throttle(&h, r, 8*time.Second, 0)
-	var probe decide.Call
-	now := alone(t, &h, r, &probe, 0)
-	accept(&h, r, &probe, now)
-	now += 60 * time.Second
-	a := alone(t, &h, r, &decide.Call{}, now)
-	b := alone(t, &h, r, &decide.Call{}, a)
-	c := alone(t, &h, r, &decide.Call{}, b)
-	assert.Equal(t, now, a)
-	assert.Equal(t, 500*time.Millisecond, b-a, "the probe has doubled the rate")
-	assert.Equal(t, 500*time.Millisecond, c-b)
-}
-
 // A gate without waiting requests is forgotten after the plateau, or after a
 // minute. Until then its pace is worth keeping.
 func TestGate_Idle(t *testing.T) {
@@ -196,78 +123,215 @@ func TestGate_ForgottenMeanwhile(t *testing.T) {
 	}
 }
 
-// An attempt that the breaker refuses was none, so the probe is due again.
-func TestGate_AndBreaker(t *testing.T) {
-	var h host.Record
-	r := play.Rules(t, retrip.Policy{MaxAttempts: 10, Gate: retrip.Gate{Enabled: retrip.On}, Budget: retrip.Off, Breaker: retrip.Breaker{Ratio: .5, MinVolume: 2, OpenFor: time.Minute}})
-	throttle(&h, r, time.Second, 0)
-	calls := line(t, &h, r, 2, 0)
-	for range 5 {
-		r.Next(&h, &decide.Call{Attempts: 1}, play.Repeatable(500), 0, 0)
-	}
-	woken(&h)
-	require.Equal(t, breaker.Open, r.State(&h, 0).Breaker)
-	d := r.First(&h, calls[0], 2*time.Second, 0)
-	open := r.State(&h, 2*time.Second).OpenFor
-	assert.Equal(t, play.Decision{Reason: decide.BreakerOpen, Wakes: true, Wait: open}, withoutChange(d))
-	assert.Equal(t, []any{1}, unique(woken(&h)))
-	d = r.First(&h, calls[1], 3*time.Second, 0)
-	assert.Equal(t, decide.BreakerOpen, d.Reason, "it needn't wait for a probe that was never sent")
-	assert.Zero(t, r.State(&h, 0).Waiting)
+// withoutChange returns d without what it changed about the host.
+func withoutChange(d play.Decision) play.Decision {
+	return play.Decision{Retry: d.Retry, Wait: d.Wait, Reason: d.Reason, AtGate: d.AtGate, Wakes: d.Wakes}
 }
 
-func unique(all []any) (each []any) {
-	seen := map[any]bool{}
-	for _, x := range all {
-		if !seen[x] {
-			seen[x] = true
-			each = append(each, x)
-		}
-	}
-	return each
-}
-
-// 200 concurrent workers and a server that allows 10 requests per second.
-func TestGate_Workers(t *testing.T) {
-	run := func(gate bool) (succeeded, throttled, atOnce int, took time.Duration) {
+// A refusal closes the gate for exactly the time that the server names. The
+// first request after that goes within one gap, an eighth of the pause: processes that
+// got the same Retry-After don't start at the same instant.
+//
+//retrip:promise P9 P23
+func TestGate_Pause(t *testing.T) {
+	r := gated(t)
+	first := map[time.Duration]bool{}
+	for draw := range uint64(100) {
 		var h host.Record
-		r := play.Rules(t, retrip.Policy{Gate: retrip.Gate{Enabled: play.Toggle(gate)}})
-		w := play.NewWorld(3)
-		second, allowed := time.Duration(-1), 0
-		serve := func() decide.Outcome {
-			if s := w.Now / time.Second; s != second {
-				second, allowed = s, 10
-			}
-			o := play.Repeatable(http.StatusOK)
-			o.Took = 10 * time.Millisecond
-			if allowed--; allowed < 0 {
-				o.Status, o.RetryAfter = http.StatusTooManyRequests, time.Second
-				throttled++
-				if w.Now < 10*time.Millisecond {
-					atOnce++
-				}
-			}
-			return o
-		}
-		for range 200 {
-			w.Request(&h, r, serve, func(o decide.Outcome, _ decide.Reason) {
-				if o.Status == http.StatusOK {
-					succeeded++
-				}
-				took = w.Now
-			})
-		}
-		w.Run(math.MaxInt64)
-		return succeeded, throttled, atOnce, took
+		o := play.Repeatable(429)
+		o.RetryAfter = 8 * time.Second
+		d := r.Next(&h, &decide.Call{Attempts: 1}, o, 0, draw)
+		require.True(t, d.Retry && d.AtGate)
+		require.Equal(t, decide.Throttled, d.Reason)
+		require.Equal(t, 8*time.Second, r.State(&h, 0).PausedFor)
+		at := alone(t, &h, r, &decide.Call{}, time.Second)
+		require.GreaterOrEqual(t, at, 8*time.Second, "never before the end of the pause")
+		require.LessOrEqual(t, at, 9*time.Second)
+		first[at] = true
 	}
-	succeeded, throttled, atOnce, took := run(true)
-	t.Logf("with the gate: %d succeed in %v, %d refusals at once and %d later", succeeded, took, atOnce, throttled-atOnce)
-	assert.Equal(t, 200, succeeded)
-	assert.Equal(t, 190, atOnce)
-	assert.LessOrEqual(t, throttled-atOnce, 45)
-	assert.Less(t, took, 30*time.Second, "the gate finds the rate")
+	assert.Greater(t, len(first), 90)
+}
 
-	without, more, _, _ := run(false)
-	t.Logf("without: %d succeed, %d refusals later", without, more-atOnce)
-	assert.Less(t, without, 200)
+// A refusal that names no wait holds back only its own request, which backs off as
+// without a gate, as long as few are refused.
+func TestGate_RefusedAlone(t *testing.T) {
+	var h host.Record
+	r := gated(t)
+	var now time.Duration
+	for i := range 200 {
+		c := new(decide.Call)
+		require.Equal(t, play.Decision{Retry: true}, r.First(&h, c, now, play.Lowest))
+		if i%10 == 0 {
+			d := refuse(&h, r, c, 0, now)
+			require.True(t, d.Retry && !d.AtGate)
+			require.Zero(t, r.State(&h, now).PausedFor)
+			require.Equal(t, 5.0, r.State(&h, now).Tokens)
+			require.Equal(t, play.Decision{Retry: true}, withoutChange(r.First(&h, new(decide.Call), now+time.Millisecond, play.Lowest)), "nobody else waits")
+			require.Equal(t, play.Decision{Retry: true}, withoutChange(r.Wake(&h, c, now+max(d.Wait, 2*time.Millisecond), play.Lowest)))
+		}
+		now += 100 * time.Millisecond
+		accept(&h, r, c, now)
+	}
+}
+
+// ruled returns a host whose gate has a pace that rules, because the server has
+// refused most requests without naming a wait, and the instant of the last refusal.
+func ruled(t testing.TB, r play.Judge) (*host.Record, time.Duration) {
+	t.Helper()
+	h := new(host.Record)
+	now := time.Duration(0)
+	for i := range 33 {
+		c := new(decide.Call)
+		require.Equal(t, play.Decision{Retry: true}, withoutChange(r.First(h, c, now, play.Lowest)), "until then, the pace is free")
+		now += 20 * time.Millisecond
+		if i%3 == 1 {
+			accept(h, r, c, now)
+		} else {
+			refuse(h, r, c, 0, now)
+			r.Return(h, c)
+		}
+	}
+	require.Positive(t, r.State(h, now).PausedFor, "the evidence of a limit")
+	return h, now
+}
+
+// Once there is evidence of a limit, the gate makes a pause if the server names
+// none. It doubles each time that nothing was accepted since, up to 30 s.
+func TestGate_OwnPause(t *testing.T) {
+	r := play.Rules(t, retrip.Policy{MaxAttempts: 100, Gate: retrip.Gate{Enabled: retrip.On}})
+	h, now := ruled(t, r)
+	c := new(decide.Call)
+	now = alone(t, h, r, c, now)
+	var pauses []time.Duration
+	for range 10 {
+		c.Attempts = 1
+		require.True(t, refuse(h, r, c, 0, now).Retry)
+		pauses = append(pauses, r.State(h, now).PausedFor)
+		now = alone(t, h, r, c, now)
+	}
+	const ms = time.Millisecond
+	assert.Equal(t, []time.Duration{250 * ms, 500 * ms, 1000 * ms, 2000 * ms, 4000 * ms, 8000 * ms, 16000 * ms, 30000 * ms, 30000 * ms, 30000 * ms}, pauses)
+	now += 10 * ms
+	accept(h, r, c, now)
+	c = new(decide.Call)
+	now = alone(t, h, r, c, now)
+	refuse(h, r, c, 0, now)
+	assert.Less(t, r.State(h, now).PausedFor, time.Second)
+}
+
+// The gate doesn't follow a Retry-After again and again that has proved too
+// short.
+func TestGate_WordTooShort(t *testing.T) {
+	var h host.Record
+	r := play.Rules(t, retrip.Policy{MaxAttempts: 100, Gate: retrip.Gate{Enabled: retrip.On}})
+	c := new(decide.Call)
+	now := time.Duration(0)
+	var pauses []time.Duration
+	for range 9 {
+		c.Attempts = 1
+		require.True(t, refuse(&h, r, c, time.Second, now).Retry)
+		pauses = append(pauses, r.State(&h, now).PausedFor)
+		now = alone(t, &h, r, c, now)
+	}
+	const s = time.Second
+	assert.Equal(t, []time.Duration{s, s, s, 2 * s, 4 * s, 8 * s, 16 * s, 30 * s, 30 * s}, pauses)
+}
+
+// A pause caused by requests without a gate also holds back those with a gate,
+// and no burst follows its end.
+func TestGate_MindsPause(t *testing.T) {
+	for name, used := range map[string]bool{"fresh host": false, "host that has had a gate": true} {
+		t.Run(name, func(t *testing.T) {
+			var h host.Record
+			r := gated(t)
+			now := time.Hour
+			if used {
+				throttle(&h, r, time.Second, 0)
+			}
+			play.Pause(t, &h, 5*time.Second, now)
+			d := r.First(&h, &decide.Call{Deadline: now + time.Second}, now, 0)
+			assert.Equal(t, play.Decision{Reason: decide.HostPaused, Wait: 5 * time.Second}, d)
+			calls := line(t, &h, r, 3, now)
+			at := alone(t, &h, r, calls[0], now)
+			assert.GreaterOrEqual(t, at, now+5*time.Second)
+			accept(&h, r, calls[0], at)
+			assert.Greater(t, alone(t, &h, r, calls[1], at), at)
+		})
+	}
+}
+
+// If a probe gets no response for long, another one goes.
+//
+//retrip:promise P23
+func TestGate_HangingProbe(t *testing.T) {
+	for name, tt := range map[string]struct {
+		word, took, after time.Duration
+	}{
+		"as long as the pause":               {8 * time.Second, 0, 8 * time.Second},
+		"a second at least":                  {100 * time.Millisecond, 0, time.Second},
+		"four times what an attempt takes":   {100 * time.Millisecond, 4 * time.Second, 4 * time.Second},
+		"which the first answers don't tell": {100 * time.Millisecond, time.Millisecond, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var h host.Record
+			r := gated(t)
+			throttle(&h, r, tt.word, 0)
+			var known decide.Call
+			now := alone(t, &h, r, &known, 0)
+			if tt.took > 0 {
+				// The estimate starts at a quarter of the first duration.
+				now += tt.took
+				accept(&h, r, &known, now)
+				throttle(&h, r, tt.word, now)
+				var next decide.Call
+				now = alone(t, &h, r, &next, now)
+				refuse(&h, r, &next, tt.word, now)
+				known = decide.Call{}
+				now = alone(t, &h, r, &known, now)
+			}
+			for range 5 {
+				var probe decide.Call
+				at := alone(t, &h, r, &probe, now)
+				assert.Equal(t, tt.after, at-now)
+				now = at
+			}
+		})
+	}
+}
+
+// settled returns a host whose gate has a pace that rules, of more than one request
+// in 15 s, because the server has refused every second request.
+func settled(t testing.TB, r play.Judge) (*host.Record, time.Duration) {
+	t.Helper()
+	h := new(host.Record)
+	throttle(h, r, 8*time.Second, 0)
+	now := time.Duration(0)
+	for range 16 {
+		c := new(decide.Call)
+		now = alone(t, h, r, c, now)
+		accept(h, r, c, now)
+		c = new(decide.Call)
+		now = alone(t, h, r, c, now)
+		refuse(h, r, c, 8*time.Second, now)
+		r.Return(h, c)
+	}
+	return h, now
+}
+
+// A request that can't get through before its deadline fails at once, with the
+// reason: the pause or the queue. An attempt that can't succeed any more isn't made.
+//
+//retrip:promise P10
+func TestGate_Deadline(t *testing.T) {
+	r := gated(t)
+	h, now := settled(t, r)
+	line(t, h, r, 30, now)
+	d := r.First(h, &decide.Call{Deadline: now + 15*time.Second}, now, play.Lowest)
+	assert.Equal(t, play.Decision{Reason: decide.Deadline}, d, "the queue is too long for it")
+	d = r.First(h, &decide.Call{Deadline: now + 5*time.Second}, now, play.Lowest)
+	assert.Equal(t, play.Decision{Reason: decide.HostPaused, Wait: 8 * time.Second}, d, "the pause alone is too long")
+	assert.True(t, r.First(h, &decide.Call{Deadline: now + 5*time.Minute}, now, play.Lowest).Retry)
+	assert.Equal(t, 31, r.State(h, now).Waiting, "those that fail take no place")
+	now += time.Hour
+	assert.Equal(t, decide.Deadline, r.First(h, &decide.Call{Deadline: now}, now+1, play.Lowest).Reason)
 }

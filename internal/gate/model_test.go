@@ -155,11 +155,10 @@ func near(want, got float64) bool { return math.Abs(got-want) <= math.Abs(want)/
 //retrip:promise P23
 func TestGate_PaceModel(t *testing.T) {
 	testenv.OneGoroutine(t)
-	testenv.Slow(t)
 	random := rand.New(rand.NewPCG(3, 4))
 	const never = -span.Forever / 2 // the end of a pause of the whole host
 	request := Request{Patience: 24 * time.Hour}
-	n := testenv.Size(200_000, 400_000)
+	n := testenv.Size(100_000, 400_000)
 	for n > 0 {
 		gates := Table{Made: new(atomic.Int64)}
 		var m model
