@@ -4,7 +4,6 @@
 package breaker_test
 
 import (
-	"fmt"
 	"math"
 	"net/http"
 	"testing"
@@ -26,51 +25,30 @@ import (
 func TestBreaker_UpAndDown(t *testing.T) {
 	testenv.OneGoroutine(t)
 	testenv.Slow(t)
-	rates := []float64{2, 7, 70, 700} // requests per second of a client
-	clients := []int{50, 30, 5, 1}
-	within := []float64{1.5, 1.5, 3, 6}    // per cent; the more clients, the less
-	type percent struct{ off, on float64 } // of the requests succeed, without a breaker and with one
+	alternates := func(now time.Duration) float64 { return float64(now / (5 * time.Second) % 2) }
+	slowly := func(now time.Duration) float64 { return max(0, min(1, 1-((now%time.Minute).Seconds()-5)/30)) }
+	most := func(time.Duration) float64 { return .6 }
 	for _, tt := range []struct {
-		name  string
-		fails func(now time.Duration) float64
-		want  [][2]percent // by rate, with 1 and with 4 attempts
+		name     string
+		fails    func(now time.Duration) float64
+		attempts int
+		off, on  float64 // % of the requests that succeed without a breaker and with one
 	}{
-		{"5 s up, 5 s down", func(now time.Duration) float64 { return float64(now / (5 * time.Second) % 2) }, [][2]percent{
-			{{50.5, 50.0}, {49.7, 49.0}},
-			{{50.0, 48.6}, {50.1, 48.7}},
-			{{49.9, 48.2}, {50.2, 49.3}},
-			{{50.1, 49.3}, {50.2, 49.4}},
-		}},
-		{"each minute down for 5 s, and back within 30 s", func(now time.Duration) float64 {
-			return max(0, min(1, 1-((now%time.Minute).Seconds()-5)/30))
-		}, [][2]percent{
-			{{66.2, 63.1}, {73.8, 68.4}},
-			{{66.7, 61.7}, {71.0, 67.1}},
-			{{66.7, 61.1}, {72.7, 66.2}},
-			{{66.5, 63.7}, {74.6, 66.0}},
-		}},
-		{"60 % of the attempts fail", func(time.Duration) float64 { return .6 }, [][2]percent{
-			{{40.0, 37.7}, {62.0, 59.0}},
-			{{39.7, 39.3}, {61.0, 60.6}},
-			{{40.0, 39.7}, {60.5, 60.1}},
-			{{39.8, 39.8}, {60.4, 60.4}},
-		}},
+		{"5 s up, 5 s down", alternates, 1, 50.5, 50.0},
+		{"5 s up, 5 s down", alternates, 4, 49.7, 49.0},
+		{"each minute down for 5 s, and back within 30 s", slowly, 1, 66.2, 63.1},
+		{"each minute down for 5 s, and back within 30 s", slowly, 4, 73.8, 68.4},
+		{"60 % of the attempts fail", most, 1, 40.0, 37.7},
+		{"60 % of the attempts fail", most, 4, 62.0, 59.0},
 	} {
-		for i := range testenv.Size(1, len(rates)) {
-			for seed := range uint64(testenv.Size(1, 3)) {
-				for j, attempts := range []int{1, 4} {
-					load := outage{fails: tt.fails, perSecond: rates[i], clients: clients[i], lasts: 300 * time.Second, took: 5 * time.Millisecond, seed: 1 + seed}
-					policy := retrip.Policy{MaxAttempts: attempts}
-					off, _ := load.run(play.Rules(t, policy))
-					policy.Breaker.Ratio = .8
-					on, _ := load.run(play.Rules(t, policy))
-					what := fmt.Sprintf("%s, %v requests a second of up to %d attempts, seed %d", tt.name, rates[i], attempts, seed)
-					t.Logf("%s: %.1f %% succeed, %.1f %% with a breaker", what, off, on)
-					assert.InDelta(t, tt.want[i][j].off, off, 1, what)
-					assert.InDelta(t, tt.want[i][j].on, on, within[i], what)
-				}
-			}
-		}
+		load := outage{fails: tt.fails, perSecond: 2, clients: 50, lasts: 300 * time.Second, took: 5 * time.Millisecond, seed: 1}
+		policy := retrip.Policy{MaxAttempts: tt.attempts}
+		off, _ := load.run(play.Rules(t, policy))
+		policy.Breaker.Ratio = .8
+		on, _ := load.run(play.Rules(t, policy))
+		t.Logf("%s, up to %d attempts: %.1f %% succeed, %.1f %% with a breaker", tt.name, tt.attempts, off, on)
+		assert.InDelta(t, tt.off, off, 1, tt.name)
+		assert.InDelta(t, tt.on, on, 1.5, tt.name)
 	}
 }
 

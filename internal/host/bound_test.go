@@ -6,10 +6,8 @@ package host_test
 import (
 	"fmt"
 	"net/http"
-	"runtime"
 	"slices"
 	"strconv"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,7 +98,7 @@ func TestHostTable_ManyDeadNames(t *testing.T) {
 	for i := range keys {
 		keys[i] = hostkey.Key{Host: "tenant" + strconv.Itoa(i) + ".example", Port: "443"}
 	}
-	total, last := 0, 0
+	total, last, before := 0, 0, testenv.Heap()
 	for round := range rounds {
 		last = 0
 		for i, key := range keys {
@@ -109,6 +107,8 @@ func TestHostTable_ManyDeadNames(t *testing.T) {
 		total += last
 	}
 	t.Logf("%.4f attempts per request, %.4f in the last round, %d hosts remembered", float64(total)/float64(names*rounds), float64(last)/names, table.Entries())
+	assert.Less(t, testenv.Heap()-before, int64(4<<20))
+	assert.LessOrEqual(t, table.Entries(), int64(host.Stripes*host.PerStripe))
 	assert.Equal(t, names, last)
 	assert.LessOrEqual(t, total-names*rounds, (host.PerStripe+1)*host.Stripes*7, "a budget for each place, and one for the others of each stripe")
 
@@ -164,34 +164,6 @@ func TestHostTable_Overflow(t *testing.T) {
 			assert.EqualValues(t, host.PerStripe, table.Entries())
 		})
 	}
-}
-
-// A crawler calls very many dead hosts.
-//
-//retrip:promise P15
-func TestHostTable_Bounded(t *testing.T) {
-	testenv.Slow(t)
-	n := testenv.Size(30_000, 1_000_000)
-	if testenv.Race {
-		n /= 5
-	}
-	table := new(host.Table)
-	r := play.Rules(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: 1}})
-	before := testenv.Heap()
-	var wg sync.WaitGroup
-	for g := range 2 {
-		wg.Go(func() {
-			for i := g; i < n; i += 2 {
-				failAt(table, hostkey.Key{Host: "host" + strconv.Itoa(i) + ".example", Port: "443"}, r, refusal, time.Duration(i)*time.Millisecond)
-			}
-		})
-	}
-	wg.Wait()
-	grown := testenv.Heap() - before
-	t.Logf("%d hosts: %d entries, %.1f MiB", n, table.Entries(), float64(grown)/(1<<20))
-	assert.LessOrEqual(t, table.Entries(), int64(host.Stripes*host.PerStripe))
-	assert.Less(t, grown, int64(4<<20))
-	runtime.KeepAlive(table)
 }
 
 // A host that has no state of its own, because all places are taken, is known by its name
