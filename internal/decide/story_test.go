@@ -4,6 +4,7 @@
 package decide_test
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/lend"
@@ -22,6 +24,7 @@ import (
 // teller takes the requests of a story through the machine.
 type teller struct {
 	s     *play.Story
+	epoch time.Duration // instant at which the story begins
 	r     *decide.Rules
 	h     host.Record
 	calls map[string]*told
@@ -35,10 +38,10 @@ type told struct {
 	due  time.Duration
 }
 
-func newTeller(t *testing.T, s *play.Story) *teller {
+func newTeller(t *testing.T, s *play.Story, epoch time.Duration) *teller {
 	rules, _, err := lend.Rules(s.Policy)
 	require.NoError(t, err)
-	return &teller{s: s, r: rules, calls: map[string]*told{}}
+	return &teller{s: s, epoch: epoch, r: rules, calls: map[string]*told{}}
 }
 
 // step lets the event of a line happen, and returns the action and whom it wakes.
@@ -50,12 +53,12 @@ func (t *teller) step(l play.Line, draw uint64) (a decide.Action, woken []string
 			c.Goes(http.MethodGet, "/"+l.Route+"/")
 		}
 		if t.s.Policy.Deadline > 0 {
-			c.Deadline = max(1, l.At+t.s.Policy.Deadline)
+			c.Deadline = cmp.Or(t.epoch+l.At+t.s.Policy.Deadline, 1)
 		}
 		t.calls[l.Who] = c
 	}
 	l.Event.Outcome.Took = l.At - c.sent
-	c.Step(t.r, &t.h, &l.Event, &a, l.At, draw)
+	c.Step(t.r, &t.h, &l.Event, &a, t.epoch+l.At, draw)
 	c.do = a.Do
 	switch a.Do {
 	case decide.Send:
@@ -88,7 +91,7 @@ var after = map[decide.Deed][]decide.Kind{
 func TestStories(t *testing.T) {
 	for name, s := range play.Stories(t, "../..") {
 		t.Run(name, func(t *testing.T) {
-			story := newTeller(t, s)
+			story := newTeller(t, s, 0)
 			for i, l := range s.Lines {
 				for who, c := range story.calls {
 					if c.do == decide.Sleep || c.do == decide.Queue {
@@ -103,7 +106,7 @@ func TestStories(t *testing.T) {
 						assert.Equal(t, c.due, l.At, "%s", l.Who)
 					}
 				}
-				other := newTeller(t, s)
+				other := newTeller(t, s, 0)
 				for _, before := range s.Lines[:i] {
 					other.step(before, s.Draw())
 				}
@@ -121,4 +124,28 @@ func TestStories(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The caller chooses the epoch. Decisions are the same for instants long after
+// the epoch, before it and around it.
+func TestStories_EpochDoesNotMatter(t *testing.T) {
+	for name, s := range play.Stories(t, "../..") {
+		// 50 s are a multiple of a slot of the breaker's window.
+		for _, epoch := range []time.Duration{100 * time.Hour, -time.Second, -50 * time.Second, -100 * 365 * 24 * time.Hour} {
+			story, same := newTeller(t, s, 0), newTeller(t, s, epoch)
+			for _, l := range s.Lines {
+				want, _ := story.step(l, s.Draw())
+				got, _ := same.step(l, s.Draw())
+				require.Equal(t, want, got, "%s from %v on: %s", name, epoch, l.Text)
+			}
+		}
+	}
+}
+
+func TestStep_PauseToTheEpoch(t *testing.T) {
+	var h host.Record
+	o := play.Repeatable(http.StatusServiceUnavailable)
+	o.RetryAfter = time.Second
+	play.Rules(t, retrip.Policy{Budget: retrip.Off}).Next(&h, &decide.Call{}, o, -time.Second, 0)
+	require.Positive(t, h.PausedFor(-time.Second))
 }

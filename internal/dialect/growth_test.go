@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/retrip/retrip/internal/syntax"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -63,7 +64,7 @@ func lines(s string, n int) []string {
 
 // every returns a header in which each field that a dialect reads has the value s.
 func every(s string) http.Header {
-	h := http.Header{"Retry-After": {s}, "Date": {s}, "Ratelimit-Policy": {s}, "X-Should-Retry": {s}, "Stripe-Should-Retry": {s}}
+	h := http.Header{"Retry-After": {s}, "Date": {s}, "Ratelimit-Policy": {s}, "X-Should-Retry": {s}, "Stripe-Should-Retry": {s}, "Content-Type": {s}}
 	for _, d := range ByName {
 		for _, f := range slices.Concat(d.Instead, d.Besides) {
 			h[f.Name] = []string{s}
@@ -76,13 +77,14 @@ func every(s string) http.Header {
 }
 
 // A header of twice the size costs less than three times the time: no server can keep a
-// goroutine busy.
+// goroutine busy. Package dialect checks what it reads, and package resume too.
 //
 //retrip:promise P12
 func TestDialects_Growth(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	read := func(h http.Header) {
 		_, _ = RetryAfter(h, now)
+		_ = syntax.IsStream(h)
 		for _, d := range ByName {
 			for _, f := range slices.Concat(d.Instead, d.Besides) {
 				_, _ = f.read(http.StatusTooManyRequests, h, now)
@@ -94,6 +96,24 @@ func TestDialects_Growth(t *testing.T) {
 	}
 	for name, header := range repeated {
 		t.Run(name, func(t *testing.T) { testenv.Growth(t, 5_000, header, read) })
+	}
+	for _, part := range []string{"false", " ", "\t", " false,", "text/event-stream", ";", "application/grpc", "É", "İ", "9", "\xff"} {
+		t.Run("every field/"+part, func(t *testing.T) {
+			testenv.Growth(t, 5_000, func(n int) (all []http.Header) {
+				for _, values := range testenv.LongValues(n, part) {
+					h := every("")
+					for name := range h {
+						h[name] = values
+					}
+					all = append(all, h)
+				}
+				return all
+			}, func(all []http.Header) {
+				for _, h := range all {
+					read(h)
+				}
+			})
+		})
 	}
 }
 

@@ -13,8 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/retrip/retrip/internal/dialect"
-	"github.com/retrip/retrip/internal/syntax"
-	"github.com/retrip/retrip/internal/testenv"
 )
 
 func header(lines ...string) http.Header {
@@ -316,32 +314,5 @@ func TestDialects_Verdict(t *testing.T) {
 	}
 	for name, d := range dialect.ByName {
 		assert.True(t, tested[name] || d.Advice == nil, "%s has no row", name)
-	}
-}
-
-// An answer with a header of twice the size costs less than three times the time.
-// Package dialect checks what it reads, and package resume too.
-//
-//retrip:promise P12
-func TestHeaders_Growth(t *testing.T) {
-	some := list("openai,ratelimit")
-	for _, field := range []string{"X-Should-Retry", "Content-Type", "Retry-After"} {
-		for _, part := range []string{"false", " ", "\t", " false,", "text/event-stream", ";", "application/grpc", "É", "İ", "9", "\xff"} {
-			t.Run(field+"/"+part, func(t *testing.T) {
-				input := func(n int) (all []http.Header) {
-					for _, values := range testenv.LongValues(n, part) {
-						all = append(all, http.Header{field: values})
-					}
-					return all
-				}
-				testenv.Growth(t, 5_000, input, func(all []http.Header) {
-					for _, h := range all {
-						_ = syntax.IsStream(h)
-						_ = some.Advice(http.StatusServiceUnavailable, h)
-						_ = some.Wait(http.StatusServiceUnavailable, h, time.Unix(1e9, 0))
-					}
-				})
-			})
-		}
 	}
 }

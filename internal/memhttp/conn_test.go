@@ -112,31 +112,6 @@ func TestListener_Freeze(t *testing.T) {
 	})
 }
 
-// A deadline ends a call at its time, unless it was moved or cleared before.
-func TestConn_Deadlines(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, client, server *Conn) {
-		start := time.Now()
-		require.NoError(t, client.SetDeadline(start.Add(time.Minute)))
-		_, err := client.Read(make([]byte, 1))
-		assertOpError(t, err, "read", os.ErrDeadlineExceeded)
-		assert.Equal(t, time.Minute, time.Since(start))
-
-		require.NoError(t, client.SetDeadline(time.Now().Add(time.Second)))
-		require.NoError(t, client.SetReadDeadline(time.Time{}))
-		require.NoError(t, client.SetWriteDeadline(time.Now().Add(time.Hour)))
-		time.Sleep(time.Minute)
-		_, err = server.Write([]byte("x"))
-		require.NoError(t, err)
-		_, err = client.Read(make([]byte, 1))
-		require.NoError(t, err)
-		n, err := client.Write(make([]byte, 2*bufferSize))
-		assertOpError(t, err, "write", os.ErrDeadlineExceeded)
-		assert.Equal(t, bufferSize, n)
-		assert.Equal(t, time.Minute+time.Hour, time.Since(start))
-	})
-}
-
 func TestListener_Refuses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
