@@ -127,31 +127,3 @@ func TestAccounts_BrokenStore(t *testing.T) {
 		})
 	}
 }
-
-// A store that stops working in the middle of much traffic costs each account
-// at most one operation.
-func TestAccounts_StoreBreaksUnderLoad(t *testing.T) {
-	const hosts, every = 100, 11 * time.Millisecond
-	for _, name := range []string{"no connection", "no answer"} {
-		testenv.Bubble(t, name, func(t *testing.T) {
-			store := fragile{broken: BrokenStores[name]}
-			accounts := opened(t, store.add)
-			for i := range 3 * hosts {
-				accounts.Ask(key(i%hosts), 500)
-				time.Sleep(every)
-			}
-			store.breaks()
-			waited := 0
-			for i := range 5 * hosts {
-				if answer := accounts.Ask(key(i%hosts), 500); answer != nil {
-					waited++
-					time.AfterFunc(50*time.Millisecond, func() { accounts.Overdue(key(i%hosts), answer) })
-				}
-				time.Sleep(every)
-			}
-			assert.LessOrEqual(t, int(store.operations.Load()), hosts)
-			assert.LessOrEqual(t, waited, hosts, "requests that waited")
-			assert.Positive(t, waited)
-		})
-	}
-}

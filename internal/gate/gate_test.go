@@ -325,6 +325,13 @@ func settled(t testing.TB, r play.Judge) (*host.Record, time.Duration) {
 func TestGate_Deadline(t *testing.T) {
 	r := gated(t)
 	h, now := settled(t, r)
+	var c decide.Call
+	turn := now + r.First(h, &c, now, play.Lowest).Wait
+	r.Return(h, &c)
+	assert.False(t, r.First(h, &decide.Call{Deadline: turn - 1}, now, play.Lowest).Retry)
+	c = decide.Call{Deadline: turn}
+	assert.True(t, r.First(h, &c, now, play.Lowest).Retry, "its turn comes just in time")
+	r.Return(h, &c)
 	line(t, h, r, 30, now)
 	d := r.First(h, &decide.Call{Deadline: now + 15*time.Second}, now, play.Lowest)
 	assert.Equal(t, play.Decision{Reason: decide.Deadline}, d, "the queue is too long for it")

@@ -164,25 +164,17 @@ func TestTable_LookingChangesNothing(t *testing.T) {
 //
 //retrip:promise P15
 func TestGates_OfAbandonedHosts(t *testing.T) {
-	var table host.Table
-	r := play.Rules(t, retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, Budget: retrip.Off, MaxWait: time.Hour})
+	u := &user{rules: play.Rules(t, retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, Budget: retrip.Off, MaxWait: time.Hour})}
 	host1, host2 := hostkey.Key{Host: "one.example", Port: "443"}, hostkey.Key{Host: "two.example", Port: "443"}
 	refuse := func(key hostkey.Key, tenant int, word, now time.Duration) {
-		e := table.PinNew(key, now)
-		e.FailsAt(now, host.Failure{})
 		o := refusal
 		o.Status, o.RetryAfter = 429, word
-		call := decide.Call{Attempts: 1, Gate: fmt.Sprint("tenant ", tenant)}
-		r.Next(&e.Record, &call, o, now, 0)
-		r.Return(&e.Record, &call)
-		table.Unpin(e, now)
+		u.begin(key, fmt.Sprint("tenant ", tenant), now, 0)
+		u.end(0, o, true, now, 0)
 	}
 	waits := func(key hostkey.Key, tenant int, now time.Duration) bool {
-		e := table.PinNew(key, now)
-		defer table.Unpin(e, now)
-		call := decide.Call{Gate: fmt.Sprint("tenant ", tenant)}
-		d := r.First(&e.Record, &call, now, 0)
-		r.Return(&e.Record, &call)
+		d := u.begin(key, fmt.Sprint("tenant ", tenant), now, 0)
+		u.end(0, decide.Outcome{Canceled: true}, true, now, 0)
 		return d.Wait > 0
 	}
 	for i := range host.MostKeys {
@@ -192,9 +184,9 @@ func TestGates_OfAbandonedHosts(t *testing.T) {
 	assert.True(t, waits(host2, 2, time.Second), "all places are taken: the keys share a gate")
 
 	now := 10 * time.Minute
-	table.All(now)
-	table.Find(host1, now)
-	assert.EqualValues(t, host.MostKeys, table.Keyed(), "looking drops no gate")
+	u.table.All(now)
+	u.table.Find(host1, now)
+	assert.EqualValues(t, host.MostKeys, u.table.Keyed(), "looking drops no gate")
 	assert.False(t, waits(host2, 2, now), "there is a place for it now")
 	refuse(host2, 3, time.Second, now)
 	assert.True(t, waits(host2, 3, now))
