@@ -4,6 +4,9 @@
 package decide_test
 
 import (
+	"fmt"
+	"math"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +19,7 @@ import (
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 func TestHostState_Healthy(t *testing.T) {
@@ -98,4 +102,90 @@ func TestStep_Concurrently(t *testing.T) {
 	assert.Equal(t, breaker.Closed, s.Breaker)
 	assert.Zero(t, s.PausedFor)
 	assert.Zero(t, s.Waiting)
+}
+
+// No instant, wait or setting is so large that a decision is about another one.
+//
+//retrip:promise P9
+func TestRules_Extremes(t *testing.T) {
+	const most = math.MaxInt64
+	pick := func(r *rand.Rand, list ...time.Duration) time.Duration { return list[r.IntN(len(list))] }
+	lengths := []time.Duration{1, time.Millisecond, time.Second, time.Hour, 100 * 365 * 24 * time.Hour, most / 3, most / 2, most/2 + 1, most - time.Hour, most - 1, most}
+	bad := map[string]int{}
+	for seed := range uint64(testenv.Size(50_000, 200_000)) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		length := func() time.Duration { return pick(r, lengths...) }
+		p := retrip.Policy{MaxAttempts: []int{2, 5, math.MaxInt}[r.IntN(3)], MaxWait: length(), Budget: retrip.Off}
+		p.Backoff = retrip.Backoff{Base: 1, Cap: length(), ThrottleBase: length(), Jitter: retrip.Jitter(1 + r.IntN(4))}
+		if r.IntN(2) == 0 {
+			p.Gate.Enabled = retrip.On
+		}
+		if r.IntN(2) == 0 {
+			p.Breaker = retrip.Breaker{Ratio: 0.5, MinVolume: 1 + r.IntN(3), Window: length(), OpenFor: length()}
+		}
+		rules := play.Rules(t, p)
+		var h host.Record
+		now := pick(r, 0, 0, 1, time.Hour, most/2-1, most/2+1, most-time.Hour, -1, -time.Hour, -most/2+1)
+		fail := func(format string, args ...any) {
+			what := fmt.Sprintf(format, args...)
+			if bad[what]++; bad[what] < 3 {
+				t.Errorf("seed %d, at %d, %+v: %s", seed, now, p, what)
+			}
+		}
+		paused := now
+		for range 4 {
+			call := &decide.Call{}
+			if r.IntN(2) == 0 {
+				call.Deadline = max(1, pick(r, now, now/2+length()/2, 1, most, most-1))
+			}
+			check := func(name string, d play.Decision) {
+				switch {
+				case d.Wait < 0:
+					fail("%s waits for less than nothing", name)
+				case d.Retry && d.Wait == 0 && rules.Gate && paused > now:
+					fail("%s lets go in a pause", name)
+				case d.Retry && d.Wait != 0 && call.Deadline != 0 && d.Wait < most && now+d.Wait > call.Deadline && now+d.Wait > now:
+					fail("%s waits beyond the deadline", name)
+				}
+			}
+			d := rules.First(&h, call, now, r.Uint64())
+			check("First", d)
+			if !d.Retry {
+				continue
+			}
+			if d.Wait > 0 {
+				rules.Return(&h, call)
+				if d.Wait < most-max(0, now) {
+					now += d.Wait
+				}
+				continue
+			}
+			o := decide.Outcome{Status: int(pick(r, 503, 429, 200, 0)), Idempotent: true, Replay: true, Took: pick(r, 0, 1, time.Second, most/8, most)}
+			if r.IntN(2) == 0 && o.Status >= 429 {
+				o.RetryAfter = length()
+			}
+			if call.Attempts = 1; r.IntN(8) == 0 {
+				call.Attempts = math.MaxInt - 1
+			}
+			d = rules.Next(&h, call, o, now, r.Uint64())
+			if o.RetryAfter > 0 && rules.Gate && d.Reason != decide.None {
+				until := now + min(o.RetryAfter, 24*time.Hour)
+				if until < now {
+					until = most
+				}
+				paused = max(paused, until)
+			}
+			check("Next", d)
+			if d.Retry && o.RetryAfter > 0 && d.Wait < min(o.RetryAfter, 24*time.Hour) && !d.AtGate {
+				fail("Next returns before the server said")
+			}
+			if d.Retry && !d.AtGate {
+				if d.Wait < most-max(0, now) {
+					now += d.Wait
+				}
+				check("Wake", rules.Wake(&h, call, now, r.Uint64()))
+			}
+			rules.Return(&h, call)
+		}
+	}
 }

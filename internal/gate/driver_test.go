@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -184,28 +183,5 @@ func TestGate_Keys(t *testing.T) {
 		status = 200
 		send("a.test", "yet another")
 		assert.Zero(t, time.Since(start), "there is room again")
-	})
-}
-
-// If a hook never returns after the gate has released its request, other
-// requests wait only for a short time.
-//
-//retrip:promise P23
-func TestGate_HookHangs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tr := &retrip.Transport{Base: play.Base(play.Reply(429, "Retry-After: 8"), play.Reply(200)), Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}}
-		testenv.Drop(t, tr, play.Request(t, "POST", nil))
-		hang := make(chan struct{})
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			req := play.Request(t, "GET", nil)
-			testenv.Drop(t, tr, req.WithContext(retrip.WithTrace(req.Context(), &retrip.Trace{Attempt: func(retrip.Event) { <-hang }})))
-		})
-		synctest.Wait()
-		start := time.Now()
-		testenv.Drop(t, tr, play.Request(t, "GET", nil))
-		assert.Less(t, time.Since(start), 20*time.Second)
-		close(hang)
-		wg.Wait()
 	})
 }
