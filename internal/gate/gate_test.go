@@ -174,6 +174,28 @@ func TestGate_RefusedAlone(t *testing.T) {
 	}
 }
 
+// One refusal in eight is few: the pace stays free, and one that names no wait stops
+// nobody else.
+func TestGate_FewRefusals(t *testing.T) {
+	var h host.Record
+	r := gated(t)
+	var now time.Duration
+	for i := range 33 {
+		c := new(decide.Call)
+		now = alone(t, &h, r, c, now+100*time.Millisecond)
+		switch i {
+		case 32:
+			refuse(&h, r, c, 0, now)
+			assert.Zero(t, r.State(&h, now).PausedFor)
+		case 0, 10, 20, 31:
+			refuse(&h, r, c, time.Millisecond, now)
+			r.Return(&h, c)
+		default:
+			accept(&h, r, c, now)
+		}
+	}
+}
+
 // ruled returns a host whose gate has a pace that rules, because the server has
 // refused most requests without naming a wait, and the instant of the last refusal.
 func ruled(t testing.TB, r play.Judge) (*host.Record, time.Duration) {

@@ -158,7 +158,7 @@ func TestGate_PaceModel(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	const never = -span.Forever / 2 // the end of a pause of the whole host
 	request := Request{Patience: 24 * time.Hour}
-	n := testenv.Size(100_000, 400_000)
+	n := testenv.Size(200_000, 400_000)
 	for n > 0 {
 		gates := Table{Made: new(atomic.Int64)}
 		var m model
@@ -172,7 +172,7 @@ func TestGate_PaceModel(t *testing.T) {
 		}
 		var out []sent
 		limit := math.Exp(random.Float64()*12 - 5) // requests per second, 0.007 to 1000
-		words := []time.Duration{0, time.Duration(random.Int64N(1e9)), time.Second, 7 * time.Second, time.Minute}
+		words := []time.Duration{0, time.Duration(random.Int64N(1e9)), time.Second, 5 * time.Second, 7 * time.Second, time.Minute}
 		word := words[random.IntN(len(words))]
 		noise := []float64{0, 0, .1, .3, .6}[random.IntN(5)] // refused at random
 		for range 400 {
