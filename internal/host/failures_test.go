@@ -156,6 +156,9 @@ func TestFailures_Bounded(t *testing.T) {
 		f.Cancel(hostkey.Key{Host: fmt.Sprintf("%d.canceled", i), Port: "443"}, now)
 		_, ok := f.Find(name(i), now)
 		require.True(t, ok, "the last one is there")
+		if i == 0 {
+			require.True(t, f.Knows(&url.URL{Scheme: "https", Host: name(0).Host}, new(Place)))
+		}
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
