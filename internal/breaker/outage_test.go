@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/breaker"
@@ -124,51 +123,6 @@ func TestBreaker_AtALowRate(t *testing.T) {
 			}
 		}
 	}
-}
-
-// Hundreds of clients see a host fail at the same instant. Their probes are spread
-// out.
-func TestBreaker_ProbesOfManyClients(t *testing.T) {
-	testenv.OneGoroutine(t)
-	testenv.Slow(t)
-	const clients = 300
-	const window = 50 * time.Millisecond
-	r := play.Rules(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5}})
-	w := play.NewWorld(1)
-	var probes []time.Duration
-	for range clients {
-		h := new(host.Record)
-		serve := func() decide.Outcome {
-			if w.Now > 0 {
-				probes = append(probes, w.Now)
-			}
-			return play.Took(http.StatusServiceUnavailable, time.Millisecond)
-		}
-		for range 20 {
-			w.Request(h, r, serve, func(decide.Outcome, decide.Reason) {})
-		}
-		// Every client always has a request ready.
-		var ask func()
-		ask = func() {
-			w.Request(h, r, serve, func(decide.Outcome, decide.Reason) {})
-			w.At(w.Now+10*time.Millisecond, ask)
-		}
-		w.At(10*time.Millisecond, ask)
-	}
-	w.Run(7500 * time.Millisecond)
-	require.Greater(t, len(probes), clients, "each has probed at least once")
-	assert.GreaterOrEqual(t, probes[0], 2500*time.Millisecond)
-	burst := 0
-	for i := range probes {
-		j := i
-		for j < len(probes) && probes[j] < probes[i]+window {
-			j++
-		}
-		burst = max(burst, j-i)
-	}
-	// Spread evenly over 5 s, there would be 3 probes in each 50 ms.
-	t.Logf("%d probes, at most %d in %v", len(probes), burst, window)
-	assert.Less(t, burst, 15)
 }
 
 // With the documented ratio, independent failures don't open the breaker, also at a low
