@@ -4,16 +4,12 @@
 package retrip_test
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"runtime"
-	"strings"
-	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,125 +18,153 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/internal/memhttp"
+	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/play"
-	"github.com/retrip/retrip/internal/resume"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// Any progress starts the count of attempts and the time of Resume again, so a line
-// that always breaks finishes. A host that answers and breaks without a byte is asked
-// less and less often, until the time of Resume is over.
+// Without Resume, a stall is a timeout error. A slow reader is not a stall.
 //
 //retrip:promise P20
-func TestResume_Attempts(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		most   int
-		size   int
-		parts  []int // where each part breaks; the last one repeats
-		down   int   // number of first responses that are 503
-		asks   int   // at most
-		got    int
-		longer bool // than the time of Resume
-	}{
-		{name: "each byte", most: 2, size: 3000, parts: []int{1}, asks: 3000, got: 3000, longer: true},
-		{name: "each KiB", most: 2, size: 256 << 10, parts: []int{1 << 10}, asks: 256, got: 256 << 10},
-		{name: "each 64 KiB", most: 4, size: 4 << 20, parts: []int{64 << 10}, asks: 64, got: 4 << 20},
-		{name: "attempts before the headers count", most: 3, size: 100, parts: []int{0, 10}, down: 1, asks: 11, got: 100},
-		{name: "without a byte, then with", most: 10, size: 100, parts: []int{10, 0, 0, 0, 0, 0, 0, 100}, asks: 8, got: 100},
-		{name: "never a byte", most: 4, size: 100, parts: []int{0}, asks: 17, got: 0},
-		{name: "never a byte, many attempts", most: 1000, size: 100, parts: []int{0}, asks: 17, got: 0},
-		{name: "no more bytes", most: 4, size: 100, parts: []int{10, 20, 0}, asks: 19, got: 30},
-	} {
-		bubble(t, c.name, func(t *testing.T) {
-			s := &store{etag: `"a"`, data: randomBytes(c.size, 1), at: func(i int) (int, error) {
-				return c.parts[min(i, len(c.parts)-1)], io.ErrUnexpectedEOF
-			}, lie: func(i int, resp *http.Response) {
-				if i < c.down {
-					resp.StatusCode, resp.Body = 503, http.NoBody
+func TestBodyIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tr := &retrip.Transport{Base: newStore(5000, stall(3000)), Policy: retrip.Policy{BodyIdleTimeout: time.Second}}
+		resp := do(t, tr, play.Request(t, http.MethodGet, nil))
+		for range 30 {
+			time.Sleep(10 * time.Second)
+			_, err := io.ReadFull(resp.Body, make([]byte, 100))
+			require.NoError(t, err)
+		}
+		began := time.Now()
+		_, err := resp.Body.Read(make([]byte, 1))
+		assert.True(t, fault.Timeout(err))
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond)
+		require.NoError(t, resp.Body.Close())
+	})
+}
+
+// After a Read that panicked, the next Read is watched as usual.
+func TestBodyIdle_AfterAPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		base := play.Base(answers(200, nil, func(ctx context.Context) io.Reader {
+			return testenv.Reader(func(p []byte) (int, error) {
+				if n++; n == 1 {
+					panic("boom")
 				}
-			}}
-			m, began := &retrip.Metrics{}, time.Now()
-			policy := retrip.Policy{Resume: time.Minute, MaxAttempts: c.most, Backoff: retrip.Backoff{Jitter: retrip.EqualJitter}}
-			got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: policy})
-			assert.Len(t, got, c.got)
-			assert.True(t, bytes.HasPrefix(s.data, got))
-			assert.LessOrEqual(t, len(s.asks), c.asks)
-			took := time.Since(began)
-			if c.got == c.size {
-				require.NoError(t, err)
-				assert.Equal(t, c.longer, took > time.Minute, took)
+				if n == 10 {
+					<-ctx.Done()
+				}
+				return 1, ctx.Err()
+			})
+		}))
+		resp := do(t, &retrip.Transport{Base: base, Policy: retrip.Policy{BodyIdleTimeout: time.Second}}, play.Request(t, http.MethodGet, nil))
+		assert.Panics(t, func() { _, _ = resp.Body.Read(make([]byte, 1)) })
+		for range 8 {
+			_, err := resp.Body.Read(make([]byte, 1))
+			require.NoError(t, err)
+			time.Sleep(10 * time.Second)
+		}
+		began := time.Now()
+		_, err := resp.Body.Read(make([]byte, 1))
+		assert.ErrorContains(t, err, "Policy.BodyIdleTimeout")
+		assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond)
+		require.NoError(t, resp.Body.Close())
+	})
+}
+
+// A body follows the policy of its request, whatever SetPolicies does while it
+// is read.
+//
+//retrip:promise P20
+func TestResume_SetPolicies(t *testing.T) {
+	off, on := retrip.Policy{MaxAttempts: 1}, retrip.Policy{Resume: time.Minute, MaxAttempts: 8, BodyIdleTimeout: time.Second, Budget: retrip.Off}
+	broken := breaks(200, reset)
+	for _, c := range []struct {
+		before, after retrip.Policy
+		whole         bool
+	}{{on, off, true}, {off, on, false}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStore(1000, broken, stall(200), broken, stall(200), broken)
+			tr := &retrip.Transport{Base: s, Hosts: map[string]retrip.Policy{"example.com": c.before}}
+			resp := do(t, tr, play.Request(t, http.MethodGet, nil))
+			_, err := io.ReadFull(resp.Body, make([]byte, 300))
+			require.Equal(t, c.whole, err == nil)
+			require.NoError(t, tr.SetPolicies(c.after, nil))
+			rest, err := readAll(t, resp)
+			if !c.whole {
+				assert.ErrorIs(t, err, reset)
+				assert.Len(t, s.asks, 1)
 				return
 			}
-			assert.ErrorContains(t, err, ": no_progress, ")
-			assert.ErrorContains(t, err, " after the last byte")
-			assert.Equal(t, 1, resumes(t, m, resume.RefusedProgress))
-			assert.Greater(t, took, 50*time.Second)
-			assert.LessOrEqual(t, took, time.Minute+time.Second)
+			require.NoError(t, err)
+			assert.Equal(t, s.data[300:], rest)
+			s.parts = append(s.parts, broken)
+			_, err = fetch(t, tr)
+			assert.Equal(t, reset, err, "the next request has the new policy")
 		})
 	}
 }
 
-// A server may send the whole representation again only if nothing has been
-// discarded before, so once. Over all continuations, at most as many bytes as
-// the body has may be discarded.
+// Close returns at once and ends a continuation, during its wait and during its
+// request. So does the caller's context; the body then has both errors.
 //
 //retrip:promise P20
-func TestResume_Skips(t *testing.T) {
-	type part struct {
-		from   int64 // where the response begins; -1 means a 200
-		breaks int   // after this many bytes of it
-	}
-	for _, c := range []struct {
-		name, ranged string
-		parts        []part
-		refused      retrip.Reason
-	}{
-		{name: "all, once", parts: []part{{0, 100}, {-1, 200}, {200, 1000}}},
-		{name: "all, twice", parts: []part{{0, 100}, {-1, 200}, {-1, 1000}}, refused: resume.RefusedRanges},
-		{name: "all, twice, with nothing to skip", parts: []part{{0, 0}, {-1, 0}, {-1, 1000}}},
-		{name: "all, then a block", parts: []part{{0, 100}, {-1, 200}, {150, 1000}}},
-		{name: "a block, then all", parts: []part{{0, 100}, {50, 100}, {-1, 1000}}, refused: resume.RefusedRanges},
-		{name: "as much as there is", parts: []part{{0, 600}, {0, 700}, {300, 1000}}},
-		{name: "a byte more", parts: []part{{0, 600}, {0, 700}, {299, 1000}}, refused: resume.RefusedCost},
-		{name: "as much as there is of a part", ranged: "bytes=1000-", parts: []part{{1000, 600}, {1000, 700}, {1300, 1000}}},
-		{name: "a byte more than of a part", ranged: "bytes=1000-", parts: []part{{1000, 600}, {1000, 700}, {1299, 1000}}, refused: resume.RefusedCost},
-	} {
-		bubble(t, c.name, func(t *testing.T) {
-			size := 1000
-			var header []string
-			if c.ranged != "" {
-				size, header = 2000, []string{"Range", c.ranged}
-			}
-			data := randomBytes(size, 1)
-			s := &store{etag: `"a"`, data: data}
-			s.lie = func(i int, resp *http.Response) {
-				p := c.parts[i]
-				if from := max(0, p.from); i > 0 {
-					resp.StatusCode, resp.ContentLength, resp.Body = 206, int64(size)-from, io.NopCloser(bytes.NewReader(data[from:]))
-					resp.Header.Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, size-1, size))
-					if p.from < 0 {
-						resp.StatusCode = 200
+func TestResume_Close(t *testing.T) {
+	for _, base := range []time.Duration{1, time.Hour} { // the request hangs, or waits
+		for _, closes := range []bool{true, false} {
+			bubble(t, fmt.Sprint(base, closes), func(t *testing.T) {
+				s := newStore(1000, cut(500))
+				tr := &retrip.Transport{Base: outOf(s, 1, play.Hang), Policy: retrip.Policy{Resume: 24 * time.Hour, Backoff: retrip.Backoff{Base: base, Cap: base, Jitter: retrip.NoJitter}}}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				resp := do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
+				began := time.Now()
+				time.AfterFunc(time.Minute, func() {
+					if closes {
+						assert.NoError(t, resp.Body.Close())
+					} else {
+						cancel()
 					}
+					assert.Equal(t, time.Minute, time.Since(began), "at once")
+				})
+				got, err := readAll(t, resp)
+				assert.Equal(t, time.Minute, time.Since(began))
+				assert.Len(t, got, 500)
+				if closes {
+					assert.Equal(t, http.ErrBodyReadAfterClose, err)
+					return
 				}
-				resp.Body = io.NopCloser(ending(t.Context(), io.LimitReader(resp.Body, int64(p.breaks)), io.ErrUnexpectedEOF))
-			}
-			m := &retrip.Metrics{}
-			got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: retrip.Policy{Resume: time.Minute}}, header...)
-			require.Len(t, s.asks, 3)
-			for i, b := range s.given {
-				assert.EqualValues(t, 1, b.Closed.Load(), "response %d", i)
-			}
-			if c.refused == "" {
-				require.NoError(t, err)
-				assert.True(t, bytes.Equal(data[size-1000:], got))
-				return
-			}
-			assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
-			assert.Equal(t, 1, resumes(t, m, c.refused))
-		})
+				assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
+				assert.ErrorIs(t, err, context.Canceled)
+			})
+		}
 	}
+}
+
+// A caller that goes between two breaks gets the error of its body, and no more
+// requests are sent.
+func TestResume_CallerGoesBetweenBreaks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, at := range []int64{600, 700} { // within the second part, and at its end
+			s := newStore(1000, breaks(500, reset), stall(200))
+			ctx, cancel := context.WithCancelCause(t.Context())
+			m := &retrip.Metrics{}
+			tr := &retrip.Transport{Base: s, Metrics: m, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second}}
+			resp := do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
+			_, err := io.CopyN(io.Discard, resp.Body, at)
+			require.NoError(t, err)
+			time.Sleep(time.Hour)
+			enough, began := errors.New("enough"), time.Now()
+			cancel(enough)
+			_, err = readAll(t, resp)
+			assert.ErrorIs(t, err, enough)
+			assert.Zero(t, time.Since(began))
+			assert.Len(t, s.asks, 2)
+			assert.Equal(t, 1, resumes(t, m, retrip.ReasonCanceled))
+		}
+	})
 }
 
 // A body fails with its own error and that of the caller's context, each once,
@@ -149,169 +173,88 @@ func TestResume_ErrorHasBoth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, context.Canceled)}
+		s := newStore(1000, breaks(500, context.Canceled))
 		slow := func(*http.Request) bool {
 			time.Sleep(time.Duration(len(s.asks)) * time.Minute)
 			return true
 		}
-		tr := &retrip.Transport{Base: s, Policy: retrip.Policy{Resume: time.Minute, Idempotent: slow}}
-		resp := do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
-		_, err := io.ReadAll(resp.Body)
+		_, err := fetchIn(t, ctx, &retrip.Transport{Base: s, Policy: retrip.Policy{Resume: time.Minute, Idempotent: slow}})
 		assert.ErrorIs(t, err, context.Canceled)
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		require.NoError(t, resp.Body.Close())
 	})
 }
 
-// With BodyIdleTimeout off, nothing is watched, wherever the body is read.
-func TestBodyIdle_Off(t *testing.T) {
+// If Base returns the same response twice, the body would have to continue
+// itself.
+func TestResume_SameResponse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		peek := func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
-			if resp != nil {
-				_, _ = retrip.Peek(resp, 10)
+		for _, ctx := range []context.Context{context.Background(), t.Context()} {
+			for _, p := range []retrip.Policy{{AttemptTimeout: time.Second}, {BodyIdleTimeout: time.Second}, {BodyIdleTimeout: time.Second, Classify: peeks}, {WholeBody: 2}} {
+				resp := &http.Response{StatusCode: 200, Header: http.Header{"Etag": {`"a"`}}, Request: play.Request(t, http.MethodGet, nil)}
+				all(content([]byte("abcd")), breaks(3, reset), length(10))(resp)
+				p.Resume = time.Minute
+				got, err := fetchIn(t, ctx, &retrip.Transport{Base: testenv.RoundTripper(func(*http.Request) (*http.Response, error) { return resp, nil }), Policy: p})
+				assert.ErrorIs(t, err, reset)
+				assert.Equal(t, "abc", string(got))
 			}
-			return retrip.ByRule
 		}
-		data := randomBytes(1000, 1)
-		s := &store{etag: `"a"`, data: data, at: once(500, syscall.ECONNRESET), lie: func(_ int, resp *http.Response) {
-			body := resp.Body
-			resp.Body = io.NopCloser(testenv.Reader(func(p []byte) (int, error) {
-				time.Sleep(time.Hour)
-				return body.Read(p)
-			}))
-		}}
-		tr := &retrip.Transport{Base: s, Policy: retrip.Policy{BodyIdleTimeout: time.Second}, Hosts: map[string]retrip.Policy{"example.com": {Resume: 24 * time.Hour, BodyIdleTimeout: retrip.Off, Classify: peek}}}
-		got, err := fetch(t, tr)
-		require.NoError(t, err)
-		assert.True(t, bytes.Equal(data, got))
 	})
 }
 
-// If no attempt is left for a body that had to be whole, the caller gets the last response
-// with the part that arrived, and the error that broke it. Its request has been given up,
-// so nothing continues it.
-//
-//retrip:promise P20
-func TestWholeBody_OutOfAttempts(t *testing.T) {
+// A hook that panics during a continuation leaves no response open.
+func TestResume_HookPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, p := range []retrip.Policy{{}, {Resume: time.Minute}} {
-			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: func(int) (int, error) { return 500, syscall.ECONNRESET }}
-			p.WholeBody, p.MaxAttempts = 2000, 3
-			m := &retrip.Metrics{}
-			got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: p})
-			assert.Equal(t, syscall.ECONNRESET, err)
-			assert.Equal(t, s.data[:500], got)
-			assert.Len(t, s.asks, 3)
-			assert.Zero(t, gather(t, m)["default"]["body_resumes_total"])
+		boom := func(retrip.Event) { panic("boom") }
+		for name, trace := range map[string]*retrip.Trace{"Resume": {Resume: boom}, "Retry": {Retry: boom}, "Attempt": {Attempt: func(e retrip.Event) {
+			if e.Attempt > 1 {
+				boom(e)
+			}
+		}}} {
+			s := newStore(1000, breaks(500, reset))
+			s.again = true
+			tr := &retrip.Transport{Base: s, Trace: trace, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second}}
+			resp := do(t, tr, play.Request(t, http.MethodGet, nil))
+			assert.PanicsWithValue(t, "boom", func() { _, _ = io.ReadAll(resp.Body) }, name)
+			for i, b := range s.given {
+				assert.EqualValues(t, 1, b.Closed.Load(), "%s: %d", name, i)
+				if i > 0 {
+					assert.Error(t, s.asks[i].Context().Err(), name)
+				}
+			}
+			_, err := resp.Body.Read(make([]byte, 10))
+			assert.ErrorIs(t, err, reset, name)
+			require.NoError(t, resp.Body.Close())
 		}
 	})
 }
 
-// A continuation obeys what its host has asked for and what the host's breaker
-// and the caller's deadline allow, as any retry does.
-//
-//retrip:promise P20
-func TestResume_ObeysItsHost(t *testing.T) {
-	for _, c := range []struct {
-		name     string
-		policy   retrip.Policy
-		status   int    // of the answers between the break and the rest, if there are any
-		after    string // their Retry-After
-		failures int
-		paused   string // Retry-After that another request gets before the break
-		deadline time.Duration
-		reason   retrip.Reason
-		took     time.Duration // at least
-		most     time.Duration // if not 0
+// After Close, every Read returns what net/http returns, whatever happened
+// before.
+func TestResume_ReadAfterClose(t *testing.T) {
+	for name, c := range map[string]struct {
+		first change
+		again bool
+		read  int64
 	}{
-		{name: "429", status: 429, after: "7", failures: 1, reason: continued, took: 7 * time.Second},
-		{name: "429 that names no time", status: 429, failures: 1, reason: continued},
-		{name: "500", status: 500, failures: 2, reason: continued},
-		{name: "a pause", paused: "20", reason: continued, took: 20 * time.Second},
-		{name: "a pause at the gate", policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}, paused: "20", reason: continued, took: 20 * time.Second},
-		{name: "a pause that is too long", policy: retrip.Policy{MaxWait: 5 * time.Second}, paused: "20", reason: retrip.ReasonHostPaused, most: time.Second},
-		{name: "a breaker that opens", policy: retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 3, OpenFor: time.Hour}}, status: 503, failures: 10, reason: resume.RefusedProgress, took: 50 * time.Second},
-		{name: "a breaker that closes", policy: retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 3, OpenFor: 7 * time.Second}}, status: 503, failures: 4, reason: continued, took: 7 * time.Second},
-		{name: "no time left", status: 503, after: "7", failures: 1, deadline: 5 * time.Second, reason: retrip.ReasonDeadline, most: time.Second},
+		"unread":        {honest, false, 0},
+		"within":        {honest, false, 10},
+		"at its end":    {honest, false, 2000},
+		"continued":     {cut(500), false, 700},
+		"broken":        {all(del("ETag"), cut(500)), false, 2000},
+		"just broken":   {all(del("ETag"), cut(500)), false, 500},
+		"stalled":       {all(del("ETag"), stall(500)), false, 2000},
+		"out of chance": {breaks(0, reset), true, 2000},
 	} {
-		bubble(t, c.name, func(t *testing.T) {
-			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
-			s.lie = func(i int, resp *http.Response) {
-				if 1 <= i && i <= c.failures {
-					resp.StatusCode, resp.Body, resp.Header = c.status, http.NoBody, http.Header{}
-					if c.after != "" {
-						resp.Header.Set("Retry-After", c.after)
-					}
-				}
-			}
-			base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-				if req.URL.Path == "/other" {
-					return &http.Response{StatusCode: 503, Header: http.Header{"Retry-After": {c.paused}}, Body: http.NoBody}, nil
-				}
-				return s.RoundTrip(req)
-			})
-			c.policy.Resume, c.policy.Budget, c.policy.MaxAttempts = time.Minute, retrip.Off, 10
-			m := &retrip.Metrics{}
-			tr := &retrip.Transport{Base: base, Metrics: m, Policy: c.policy}
-			ctx, cancel := context.WithCancel(t.Context())
-			if c.deadline > 0 {
-				ctx, cancel = context.WithTimeout(ctx, c.deadline)
-			}
-			defer cancel()
-			resp := do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
-			defer resp.Body.Close()
-			if c.paused != "" {
-				ctx := retrip.WithPolicy(t.Context(), retrip.Policy{MaxAttempts: 1, MaxWait: time.Minute})
-				other, err := tr.RoundTrip(play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://example.com/other", nil)))
-				require.NoError(t, err)
-				require.NoError(t, other.Body.Close())
-			}
-			began := time.Now()
-			got, err := io.ReadAll(resp.Body)
-			took := time.Since(began)
-			assert.Equal(t, 1, resumes(t, m, c.reason))
-			assert.GreaterOrEqual(t, took, c.took)
-			if c.most > 0 {
-				assert.LessOrEqual(t, took, c.most)
-			}
-			if c.reason == continued {
-				require.NoError(t, err)
-				assert.True(t, bytes.Equal(s.data, got))
-			} else {
-				assert.ErrorIs(t, err, syscall.ECONNRESET)
-			}
-		})
-	}
-}
-
-// WholeBody counts decoded bytes: what the reader would get.
-//
-//retrip:promise P20
-func TestWholeBody_Decoded(t *testing.T) {
-	document := strings.Repeat("a compressible document ", 200)
-	for limit, asked := range map[int64]int32{1000: 1, 2000: 1, 2500: 2, 10_000: 2} {
-		synctest.Test(t, func(t *testing.T) {
-			var n atomic.Int32
-			server := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Content-Encoding", "gzip")
-				z := gzip.NewWriter(w)
-				_, _ = io.WriteString(z, document[:2400])
-				_ = z.Flush()
-				if n.Add(1) == 1 {
-					_ = http.NewResponseController(w).Flush()
-					panic(http.ErrAbortHandler)
-				}
-				_, _ = io.WriteString(z, document[2400:])
-				_ = z.Close()
-			}))
-			got, err := fetch(t, &retrip.Transport{Base: server.Transport(), Policy: retrip.Policy{WholeBody: limit}})
-			assert.Equal(t, asked, n.Load(), "%d", limit)
-			if asked == 2 {
-				require.NoError(t, err)
-				assert.Equal(t, document, string(got))
-			} else {
-				assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
-				assert.Equal(t, document[:2400], string(got))
+		bubble(t, name, func(t *testing.T) {
+			s := newStore(1000, c.first)
+			s.again = c.again
+			resp := do(t, &retrip.Transport{Base: s, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, WholeBody: 5}}, play.Request(t, http.MethodGet, nil))
+			_, _ = io.CopyN(io.Discard, resp.Body, c.read)
+			for range 3 {
+				require.NoError(t, resp.Body.Close())
+				n, err := resp.Body.Read(make([]byte, 10))
+				assert.Zero(t, n)
+				assert.Equal(t, http.ErrBodyReadAfterClose, err)
 			}
 		})
 	}

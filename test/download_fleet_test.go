@@ -67,7 +67,7 @@ func fleetAway(clients, bodies int, pause time.Duration, silent bool) (recovered
 	const share, seconds = 0.7, 60
 	host := &shared{service: time.Second / time.Duration(clients), silent: silent}
 	gone := make(chan struct{})
-	content := &store{etag: `"a"`, data: randomBytes(1000, 1)}
+	content := newStore(1000)
 	var mu sync.Mutex // of the content
 	base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 		body := req.URL.Path == "/body"

@@ -4,359 +4,246 @@
 package retrip_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"log/slog"
 	"math"
 	"net/http"
-	"slices"
-	"strings"
+	"strconv"
 	"syscall"
 	"testing"
 	"testing/iotest"
-	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/internal/memhttp"
-	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/resume"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// A body follows the policy of its request, whatever SetPolicies does while it
-// is read.
+const reset = syscall.ECONNRESET
+
+// However a body breaks, its rest is requested and follows, over any Base.
 //
 //retrip:promise P20
-func TestResume_SetPolicies(t *testing.T) {
-	off, on := retrip.Policy{MaxAttempts: 1}, retrip.Policy{Resume: time.Minute, MaxAttempts: 8, BodyIdleTimeout: time.Second, Budget: retrip.Off}
-	for _, c := range []struct {
-		before, after retrip.Policy
-		whole         bool
-	}{{on, off, true}, {off, on, false}} {
-		synctest.Test(t, func(t *testing.T) {
-			data := randomBytes(1000, 1)
-			s := &store{etag: `"a"`, data: data, at: func(i int) (int, error) {
-				return 200, []error{syscall.ECONNRESET, nil}[i%2] // every other one stalls
-			}}
-			tr := &retrip.Transport{Base: s, Hosts: map[string]retrip.Policy{"example.com": c.before}, Metrics: &retrip.Metrics{}}
-			resp := do(t, tr, play.Request(t, http.MethodGet, nil))
-			got := make([]byte, 300)
-			n, err := io.ReadFull(resp.Body, got)
-			require.Equal(t, c.whole, err == nil)
-			require.NoError(t, tr.SetPolicies(c.after, nil))
-			rest, err := io.ReadAll(resp.Body)
-			require.NoError(t, resp.Body.Close())
-			if !c.whole {
-				assert.Equal(t, 200, n)
-				assert.ErrorIs(t, err, syscall.ECONNRESET)
-				assert.Len(t, s.asks, 1)
-				return
+func TestResume(t *testing.T) {
+	now := retrip.Policy{BodyIdleTimeout: time.Second, Backoff: retrip.Backoff{Base: 1, Cap: 1}}
+	noHeader := func(resp *http.Response) { resp.Header = nil }
+	nothing := func(r io.Reader) io.Reader {
+		n := 0
+		return testenv.Reader(func(p []byte) (int, error) {
+			if n++; n%3 != 0 {
+				return 0, nil
 			}
-			require.NoError(t, err)
-			assert.True(t, bytes.Equal(data, slices.Concat(got, rest)))
-			s.at = func(int) (int, error) { return 200, syscall.ECONNRESET }
-			_, err = fetch(t, tr)
-			assert.Equal(t, syscall.ECONNRESET, err, "the next request has the new policy")
+			return r.Read(p)
 		})
 	}
-}
-
-// Classify also judges the response to the request for the rest.
-func TestResume_Classify(t *testing.T) {
-	for _, c := range []struct {
-		verdict retrip.Verdict
-		asks    int
-		whole   bool
-	}{{retrip.Retryable, 3, true}, {retrip.Final, 2, true}, {retrip.ByRule, 2, true}} {
-		synctest.Test(t, func(t *testing.T) {
-			data := randomBytes(1000, 1)
-			s := &store{etag: `"a"`, data: data, at: once(500, syscall.ECONNRESET)}
-			var seen []string
-			classify := func(req *http.Request, resp *http.Response, err error) retrip.Verdict {
-				if resp == nil {
-					seen = append(seen, "error")
-					return retrip.ByRule
-				}
-				seen = append(seen, fmt.Sprint(req.Header.Get("Range"), resp.StatusCode))
-				if resp.StatusCode == 206 && len(s.asks) == 2 {
-					return c.verdict
-				}
-				return retrip.ByRule
-			}
-			got, err := fetch(t, &retrip.Transport{Base: s, Policy: retrip.Policy{Resume: time.Minute, Classify: classify}})
-			require.NoError(t, err)
-			assert.True(t, bytes.Equal(data, got))
-			assert.Len(t, s.asks, c.asks)
-			assert.Equal(t, []string{"200", "error", "bytes=500-999206", "bytes=500-999206"}[:1+c.asks], seen)
-		})
+	wrong := func(n int) change {
+		return reads(func(io.Reader) io.Reader { return testenv.Reader(func([]byte) (int, error) { return n, nil }) })
 	}
-}
-
-// The hooks of the Transport and of the request and the log report each broken
-// body, continued or not.
-func TestResume_Told(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, etag := range []string{`"a"`, ""} {
-			var own, asked []string
-			record := func(to *[]string) *retrip.Trace {
-				return &retrip.Trace{Resume: func(e retrip.Event) {
-					*to = append(*to, fmt.Sprintf("%s %d %d %v %s %v", e.Reason, e.Offset, e.Attempt, e.Err, e.Policy, e.Request.Header))
-				}}
-			}
-			var log bytes.Buffer
-			m := &retrip.Metrics{}
-			s := &store{etag: etag, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
-			policy := retrip.Policy{Resume: time.Minute}
-			tr := &retrip.Transport{Base: s, Metrics: m, Trace: record(&own), Logger: slog.New(slog.NewTextHandler(&log, nil)), Policy: policy}
-			ctx := retrip.WithTrace(t.Context(), record(&asked))
-			resp := do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
-			_, _ = io.Copy(io.Discard, resp.Body)
-			require.NoError(t, resp.Body.Close())
-			want, spared := "continued 500 2 ", 500
-			if etag == "" {
-				want, spared = "no_validator 500 1 ", 0
-			}
-			want += "connection reset by peer default map[]"
-			assert.Equal(t, []string{want}, own)
-			assert.Equal(t, own, asked)
-			assert.Equal(t, 1, strings.Count(log.String(), "level=INFO msg=\"retrip: response body broke\""))
-			assert.Contains(t, log.String(), "offset=500")
-			assert.Contains(t, log.String(), "error=\"connection reset by peer\"")
-			assert.EqualValues(t, spared, gather(t, m)["default"]["body_resumed_bytes_total"])
-		}
+	runDownloads(t, []download{
+		{name: "unexpected EOF", want: continued, told: []string{"500 2"}, asks: 2, spared: 500},
+		{name: "EOF", first: breaks(500, io.EOF), want: continued, asks: 2},
+		{name: "reset", first: breaks(500, reset), want: continued, asks: 2},
+		{name: "another error", first: breaks(500, errors.New("stream error")), want: continued, asks: 2},
+		{name: "stalls, each over another connection", policy: now, size: 5000, first: stall(1000), then: []change{stall(2000)},
+			want: continued, told: []string{"1000 2", "3000 2"}, stalls: 2, counts: []string{"retries_total{default,timeout} 2", "requests_total{default,answered} 1"}, upTo: 3001 * time.Millisecond, spared: 4000},
+		{name: "the error comes with the last bytes", first: all(cut(300), reads(iotest.DataErrReader)), then: []change{all(cut(300), reads(iotest.DataErrReader))}, want: continued},
+		{name: "one byte at a time", first: all(cut(300), reads(iotest.OneByteReader)), then: []change{all(cut(300), reads(iotest.OneByteReader))}, want: continued},
+		{name: "Reads of nothing", policy: now, first: all(cut(300), reads(nothing)), then: []change{reads(nothing)}, want: continued},
+		{name: "more is announced than there is", first: length(1010), again: true, got: 1000, want: resume.RefusedProgress,
+			then: []change{all(answer(206, `ETag: "a"`, "Content-Range: bytes 1000-1009/1010"), content(nil), length(10))}},
+		{name: "a negative length", first: all(length(-5), cut(500)), want: resume.RefusedLength},
+		{name: "the smallest length", first: all(length(math.MinInt64), cut(500)), want: resume.RefusedLength},
+		{name: "no header at all", first: all(noHeader, cut(500)), want: resume.RefusedValidator},
+		{name: "the rest has no header", then: []change{noHeader}, want: resume.RefusedValidator},
+		{name: "no ETag", first: all(del("ETag"), breaks(500, reset)), err: reset, told: []string{"500 1"}, spared: -1, want: resume.RefusedValidator},
+		{name: "less is announced than there is", first: all(length(300), breaks(700, reset)), err: reset, got: 700, asks: 1},
+		{name: "a negative count of a Read", first: wrong(-1), got: -1, text: "a wrong count"},
+		{name: "a negative count of a Read of the rest", then: []change{wrong(-1)}, text: "a wrong count", want: continued},
+		{name: "a large count of a Read", first: wrong(1 << 20), got: -1, text: "a wrong count"},
+		{name: "a large count of a Read of the rest", then: []change{wrong(1 << 20)}, text: "a wrong count", want: continued},
+		{name: "the caller's deadline", first: stall(500), deadline: time.Second, err: context.DeadlineExceeded, text: "deadline", asks: 1, upTo: time.Second, want: retrip.ReasonDeadline},
+		{name: "the caller goes", first: stall(500), leaves: time.Second, err: context.Canceled, text: "canceled", asks: 1, upTo: time.Second, want: retrip.ReasonCanceled},
+		{name: "the caller goes, without an ETag", first: all(del("ETag"), stall(500)), leaves: time.Second, err: context.Canceled, text: "canceled", asks: 1, want: retrip.ReasonCanceled},
 	})
 }
 
-// A caller that goes between two breaks gets the error of its body, and no more
-// requests are sent.
-func TestResume_CallerGoesBetweenBreaks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, at := range []int64{600, 700} { // within the second part, and at its end
-			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: func(i int) (int, error) {
-				return []int{500, 200}[i], []error{syscall.ECONNRESET, nil}[i]
-			}}
-			ctx, cancel := context.WithCancelCause(t.Context())
-			m := &retrip.Metrics{}
-			tr := &retrip.Transport{Base: s, Metrics: m, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second}}
-			resp := do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
-			_, err := io.CopyN(io.Discard, resp.Body, at)
-			require.NoError(t, err)
-			time.Sleep(time.Hour)
-			enough := errors.New("enough")
-			cancel(enough)
-			began := time.Now()
-			_, err = readAll(t, resp)
-			assert.ErrorIs(t, err, enough)
-			assert.Zero(t, time.Since(began))
-			assert.Len(t, s.asks, 2)
-			assert.Equal(t, 1, resumes(t, m, retrip.ReasonCanceled))
-		}
-	})
-}
-
-// A server that sends a byte now and then is slow, not stalled, if each byte
-// comes in time. If none does, the body ends after three continuations.
-func TestBodyIdle_Dribble(t *testing.T) {
-	for _, every := range []time.Duration{time.Second - time.Millisecond, 2 * time.Second} {
-		synctest.Test(t, func(t *testing.T) {
-			data := randomBytes(1000, 1)
-			s := &store{etag: `"a"`, data: data, lie: func(_ int, resp *http.Response) {
-				body, ctx := resp.Body, resp.Request.Context()
-				resp.Body = io.NopCloser(testenv.Reader(func(p []byte) (int, error) {
+// With BodyIdleTimeout, a slow body isn't a stall, if each byte comes in time. Without it,
+// nothing is watched, wherever the body is read.
+//
+//retrip:promise P20
+func TestResume_SlowBody(t *testing.T) {
+	dribble := func(every time.Duration) change {
+		return func(resp *http.Response) {
+			ctx := resp.Request.Context()
+			reads(func(r io.Reader) io.Reader {
+				return testenv.Reader(func(p []byte) (int, error) {
 					select {
 					case <-time.After(every):
-						return body.Read(p[:1])
+						return r.Read(p[:1])
 					case <-ctx.Done():
 						return 0, ctx.Err()
 					}
-				}))
-			}}
-			m := &retrip.Metrics{}
-			began := time.Now()
-			policy := retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, MaxAttempts: 10, Budget: retrip.Off}
-			got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: policy})
-			if every < time.Second {
-				require.NoError(t, err)
-				assert.True(t, bytes.Equal(data, got))
-				assert.Len(t, s.asks, 1)
-				return
-			}
-			assert.ErrorIs(t, err, context.DeadlineExceeded)
-			assert.Empty(t, got)
-			assert.LessOrEqual(t, len(s.asks), 14)
-			assert.Equal(t, 1, resumes(t, m, resume.RefusedProgress))
-			assert.EqualValues(t, len(s.asks), gather(t, m)["default"]["body_stalls_total"])
-			assert.Less(t, time.Since(began), time.Minute+3*time.Second)
-		})
-	}
-}
-
-// With any Base, a body is whole or fails.
-func TestResume_Bases(t *testing.T) {
-	data := randomBytes(1000, 1)
-	breaks := func(resp *http.Response) {
-		resp.Body = io.NopCloser(io.MultiReader(io.LimitReader(resp.Body, 300), iotest.ErrReader(syscall.ECONNRESET)))
-	}
-	for name, c := range map[string]struct {
-		lie  func(i int, resp *http.Response)
-		want retrip.Reason // empty if the body arrives whole
-		got  int
-	}{
-		"the error comes with the last bytes": {lie: func(i int, resp *http.Response) {
-			if i < 2 {
-				breaks(resp)
-				resp.Body = io.NopCloser(iotest.DataErrReader(resp.Body))
-			}
-		}},
-		"one byte at a time": {lie: func(i int, resp *http.Response) {
-			if i < 2 {
-				breaks(resp)
-				resp.Body = io.NopCloser(iotest.OneByteReader(resp.Body))
-			}
-		}},
-		"Reads of nothing": {lie: func(i int, resp *http.Response) {
-			n, body := 0, io.LimitReader(resp.Body, 300)
-			resp.Body = io.NopCloser(testenv.Reader(func(p []byte) (int, error) {
-				if n++; n%3 != 0 {
-					return 0, nil
-				}
-				return body.Read(p)
-			}))
-		}},
-		"more is announced than there is": {lie: func(i int, resp *http.Response) {
-			resp.ContentLength += 10
-			if i > 0 {
-				resp.Header = http.Header{"Etag": {`"a"`}, "Content-Range": {"bytes 1000-1009/1010"}}
-				resp.ContentLength, resp.StatusCode, resp.Body = 10, 206, io.NopCloser(strings.NewReader(""))
-			}
-		}, want: resume.RefusedProgress, got: 1000},
-		"a negative length": {lie: func(_ int, resp *http.Response) {
-			resp.ContentLength = -5
-			breaks(resp)
-		}, want: resume.RefusedLength, got: 300},
-		"the smallest length": {lie: func(_ int, resp *http.Response) {
-			resp.ContentLength = math.MinInt64
-			breaks(resp)
-		}, want: resume.RefusedLength, got: 300},
-		"no header at all": {lie: func(_ int, resp *http.Response) {
-			resp.Header = nil
-			breaks(resp)
-		}, want: resume.RefusedValidator, got: 300},
-		"the rest has no header": {lie: func(i int, resp *http.Response) {
-			if i > 0 {
-				resp.Header = nil
-			}
-			breaks(resp)
-		}, want: resume.RefusedValidator, got: 300},
-	} {
-		bubble(t, name, func(t *testing.T) {
-			s := &store{etag: `"a"`, data: data, lie: c.lie}
-			m := &retrip.Metrics{}
-			policy := retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Budget: retrip.Off, MaxAttempts: 10}
-			got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: policy})
-			if c.want == "" {
-				require.NoError(t, err)
-				assert.True(t, bytes.Equal(data, got))
-				return
-			}
-			require.Error(t, err)
-			assert.True(t, bytes.Equal(data[:c.got], got))
-			assert.Equal(t, 1, resumes(t, m, c.want))
-		})
-	}
-}
-
-// Lengths that a float64 can't represent exactly, up to the largest: no number
-// overflows, and the offsets are exact.
-//
-//retrip:promise P20
-func TestResume_HugeLengths(t *testing.T) {
-	for _, total := range []int64{1<<31 + 1, 1<<53 + 1, math.MaxInt64 - 1, math.MaxInt64} {
-		for _, first := range []int64{0, total - 3000} {
-			synctest.Test(t, func(t *testing.T) {
-				var asks []string
-				base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-					asks = append(asks, req.Header.Get("Range"))
-					from := first + 100*int64(len(asks)-1)
-					resp := &http.Response{StatusCode: 206, ContentLength: total - from, Request: req, Header: http.Header{
-						"Etag": {`"a"`}, "Content-Range": {fmt.Sprintf("bytes %d-%d/%d", from, total-1, total)},
-					}}
-					if len(asks) == 1 && first == 0 {
-						resp.StatusCode = 200
-					}
-					resp.Body = io.NopCloser(io.MultiReader(bytes.NewReader(make([]byte, 100)), iotest.ErrReader(syscall.ECONNRESET)))
-					return resp, nil
 				})
-				req := play.Request(t, http.MethodGet, nil)
-				if first > 0 {
-					req.Header.Set("Range", fmt.Sprintf("bytes=%d-", first))
-				}
-				m := &retrip.Metrics{}
-				resp := do(t, &retrip.Transport{Base: base, Metrics: m, Policy: retrip.Policy{Resume: time.Minute}}, req)
-				n, err := io.CopyN(io.Discard, resp.Body, 250)
-				require.NoError(t, resp.Body.Close())
-				if total == math.MaxInt64 {
-					// The offset after the last byte must fit into an int64
-					// too.
-					assert.EqualValues(t, 100, n)
-					assert.Equal(t, 1, resumes(t, m, resume.RefusedContentRange))
-					return
-				}
-				require.NoError(t, err)
-				require.Len(t, asks, 3)
-				assert.Equal(t, fmt.Sprintf("bytes=%d-%d", first+200, total-1), asks[2])
-			})
+			})(resp)
 		}
 	}
+	policy := retrip.Policy{BodyIdleTimeout: time.Second, MaxAttempts: 10, Budget: retrip.Off}
+	runDownloads(t, []download{
+		{name: "in time", policy: policy, first: dribble(time.Second - time.Millisecond), asks: 1},
+		{name: "too late", policy: policy, first: dribble(2 * time.Second), again: true, got: -1, err: context.DeadlineExceeded, most: 14, stalls: -1, upTo: time.Minute + 3*time.Second, want: resume.RefusedProgress},
+		{name: "off", policy: retrip.Policy{Resume: 24 * time.Hour, BodyIdleTimeout: retrip.Off, Classify: peeks}, first: all(dribble(time.Minute), breaks(500, reset)), want: continued},
+	})
 }
 
-// A request that waits for 100 Continue is repeated like any other if its short
-// response body breaks. If the server responds without asking for the request
-// body, the response may arrive broken, but never looks whole.
-func TestWholeBody_ExpectContinue(t *testing.T) {
-	for _, reads := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			var bodies []string
-			server := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				assert.Equal(t, "100-continue", r.Header.Get("Expect"))
-				if reads {
-					got, err := io.ReadAll(r.Body)
-					assert.NoError(t, err)
-					bodies = append(bodies, string(got))
-				} else {
-					bodies = append(bodies, "")
-				}
-				w.Header().Set("Content-Length", fmt.Sprint(len(document)))
-				if len(bodies) == 1 {
-					_, _ = io.WriteString(w, document[:20])
-					_ = http.NewResponseController(w).Flush()
-					memhttp.RequestConn(r).Reset()
-					return
-				}
-				_, _ = io.WriteString(w, document)
-			}))
-			base := server.Transport()
-			base.ExpectContinueTimeout = time.Minute
-			req := play.Must(http.NewRequest(http.MethodPut, server.URL, io.MultiReader(strings.NewReader("upload"))))
-			req.Header.Set("Expect", "100-continue")
-			resp := do(t, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 1000}}, req)
-			got, err := readAll(t, resp)
-			if err != nil {
-				assert.False(t, reads)
-				assert.Equal(t, document[:20], string(got))
-				return
+// Classify judges the break and the response to the request for the rest. It may see the
+// break itself, with Peek.
+func TestResume_Classify(t *testing.T) {
+	judge := retrip.Policy{Classify: classify}
+	verdict := func(v retrip.Verdict) []change { return []change{set("Verdict", strconv.Itoa(int(v)))} }
+	peek := retrip.Policy{BodyIdleTimeout: time.Second, Classify: func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
+		_, _ = retrip.Peek(resp, 600)
+		return retrip.ByRule
+	}}
+	runDownloads(t, []download{
+		{name: "Retryable", policy: judge, then: verdict(retrip.Retryable), want: continued, asks: 3},
+		{name: "Final", policy: judge, then: verdict(retrip.Final), want: continued, asks: 2},
+		{name: "ByRule", policy: judge, then: verdict(retrip.ByRule), want: continued, asks: 2},
+		{name: "Final for a break", policy: retrip.Policy{Classify: func(_ *http.Request, resp *http.Response, err error) retrip.Verdict {
+			if resp == nil && err == io.ErrUnexpectedEOF {
+				return retrip.Final
 			}
-			assert.Equal(t, document, string(got))
-			if reads {
-				assert.Equal(t, []string{"upload", "upload"}, bodies)
-			}
-		})
+			return retrip.ByRule
+		}}, want: resume.RefusedError, asks: 1},
+		{name: "Peek at a break", policy: peek, want: continued, asks: 2},
+		{name: "Peek at a reset", policy: peek, first: breaks(500, reset), want: continued, asks: 2},
+		{name: "Peek at a stall", policy: peek, first: stall(500), stalls: 1, want: continued, asks: 2},
+	})
+}
+
+// A server that sends the reader's bytes again has spared nothing.
+func TestResume_SparedBytes(t *testing.T) {
+	runDownloads(t, []download{
+		{name: "the rest", want: continued, spared: 500},
+		{name: "a block", then: []change{part(400, 1000)}, want: continued, spared: 400},
+		{name: "all", then: []change{whole(1000)}, want: continued, spared: -1},
+		{name: "a block, of a part", ranged: "bytes=300-", begins: 300, then: []change{part(600, 1000)}, want: continued, spared: 300},
+		{name: "a block from before the part", ranged: "bytes=300-", begins: 300, then: []change{part(200, 1000)}, want: continued, spared: -1},
+		{name: "all, of a part", ranged: "bytes=300-", begins: 300, first: cut(400), then: []change{whole(1000)}, want: continued, spared: -1},
+	})
+}
+
+// Each continuation is a retry. It waits, asks the budget, obeys Retry-After, the breaker
+// and the caller's deadline, and counts as an attempt until there has been progress.
+//
+//retrip:promise P20
+func TestResume_IsRetry(t *testing.T) {
+	two, ten := retrip.Policy{MaxAttempts: 2}, retrip.Policy{MaxAttempts: 10, Budget: retrip.Off}
+	with := func(change func(*retrip.Policy)) retrip.Policy {
+		p := ten
+		change(&p)
+		return p
 	}
+	down := func(after string) change { return answer(503, "Retry-After: "+after) }
+	same := cut(1000)
+	runDownloads(t, []download{
+		{name: "attempts, switched off", policy: retrip.Policy{MaxAttempts: 1}, want: retrip.ReasonMaxAttempts, asks: 1},
+		{name: "attempts anew after progress", size: 4000, first: same, then: []change{same, same}, want: continued, asks: 4},
+		{name: "budget", policy: retrip.Policy{MaxAttempts: 10, Budget: 1}, between: func(t *testing.T, tr *retrip.Transport) {
+			busy(2, "")(t, tr)
+			time.Sleep(time.Second) // or else the retry may wait for tokens
+		}, want: continued, asks: 2, took: 1250 * time.Millisecond},
+		{name: "attempts", policy: two, then: []change{down("7")}, want: continued, asks: 3, took: 7 * time.Second},
+		{name: "Retry-After in a turn", policy: two, then: []change{down("17"), down("17")}, want: continued, asks: 4, took: 34 * time.Second},
+		{name: "Retry-After of a 429 in a turn", policy: two, then: []change{answer(429, "Retry-After: 17"), answer(429, "Retry-After: 17")}, want: continued, asks: 4, took: 34 * time.Second},
+		{name: "Retry-After beyond Resume", policy: retrip.Policy{Resume: 10 * time.Second, MaxAttempts: 2}, then: []change{down("17")}, want: resume.RefusedProgress, asks: 2},
+		{name: "Retry-After beyond MaxWait in a turn", policy: two, then: []change{down("70")}, want: retrip.ReasonWaitTooLong, asks: 2},
+		{name: "Retry-After", then: []change{down("7")}, want: continued, asks: 3, took: 7 * time.Second},
+		{name: "Retry-After beyond MaxWait", then: []change{down("70")}, want: retrip.ReasonWaitTooLong, asks: 2},
+		{name: "Policy.Deadline is none of a body's", policy: retrip.Policy{Deadline: time.Second}, then: []change{down("7")}, want: continued, asks: 3, took: 7 * time.Second},
+		{name: "429", policy: ten, then: []change{answer(429, "Retry-After: 7")}, want: continued, took: 7 * time.Second},
+		{name: "429 that names no time", policy: ten, then: []change{answer(429)}, want: continued},
+		{name: "500", policy: ten, then: []change{answer(500), answer(500)}, want: continued},
+		{name: "a pause", policy: ten, between: busy(1, "20"), want: continued, took: 20 * time.Second},
+		{name: "a pause at the gate", policy: with(func(p *retrip.Policy) { p.Gate.Enabled = retrip.On }), between: busy(1, "20"), want: continued, took: 20 * time.Second},
+		{name: "a pause that is too long", policy: with(func(p *retrip.Policy) { p.MaxWait = 5 * time.Second }), between: busy(1, "20"), want: retrip.ReasonHostPaused, upTo: time.Second},
+		{name: "a breaker that opens", policy: with(func(p *retrip.Policy) { p.Breaker = retrip.Breaker{Ratio: 0.5, MinVolume: 3, OpenFor: time.Hour} }),
+			then: []change{answer(503)}, again: true, want: resume.RefusedProgress, took: 50 * time.Second},
+		{name: "a breaker that closes", policy: with(func(p *retrip.Policy) { p.Breaker = retrip.Breaker{Ratio: 0.5, MinVolume: 3, OpenFor: 7 * time.Second} }),
+			then: []change{answer(503), answer(503), answer(503), answer(503)}, want: continued, took: 7 * time.Second},
+		{name: "no time left", policy: ten, then: []change{down("7")}, deadline: 5 * time.Second, want: retrip.ReasonDeadline, upTo: time.Second},
+	})
+}
+
+// Any progress starts the count of attempts and the time of Resume again, so a line
+// that always breaks finishes. A host that answers and breaks without a byte is asked
+// less and less often, until the time of Resume is over.
+//
+//retrip:promise P20
+func TestResume_Attempts(t *testing.T) {
+	most := func(n int) retrip.Policy {
+		return retrip.Policy{MaxAttempts: n, Backoff: retrip.Backoff{Jitter: retrip.EqualJitter}}
+	}
+	const after, end = 50 * time.Second, time.Minute + time.Second
+	runDownloads(t, []download{
+		{name: "each byte", policy: most(2), size: 3000, first: cut(1), again: true, want: continued, most: 3000, took: time.Minute},
+		{name: "each KiB", policy: most(2), size: 256 << 10, first: cut(1 << 10), again: true, want: continued, most: 256, upTo: time.Minute},
+		{name: "each 64 KiB", policy: most(4), size: 4 << 20, first: cut(64 << 10), again: true, want: continued, most: 64, upTo: time.Minute},
+		{name: "attempts before the headers count", policy: most(3), size: 100, first: answer(503), then: []change{cut(10)}, again: true, want: continued, most: 11, upTo: time.Minute},
+		{name: "without a byte, then with", policy: most(10), size: 100, first: cut(10), then: []change{cut(0), cut(0), cut(0), cut(0), cut(0), cut(0)}, want: continued, most: 8, upTo: time.Minute},
+		{name: "never a byte", policy: most(4), first: cut(0), again: true, want: resume.RefusedProgress, most: 17, got: -1, took: after, upTo: end},
+		{name: "never a byte, many attempts", policy: most(1000), first: cut(0), again: true, want: resume.RefusedProgress, most: 17, got: -1, took: after, upTo: end},
+		{name: "no more bytes", policy: most(4), first: cut(10), then: []change{cut(20), cut(0)}, again: true, want: resume.RefusedProgress, most: 19, got: 30, took: after, upTo: end},
+	})
+}
+
+// A server may send the whole representation again only if nothing has been
+// discarded before, so once. Over all continuations, at most as many bytes as
+// the body has may be discarded.
+//
+//retrip:promise P20
+func TestResume_Skips(t *testing.T) {
+	again := func(n int64) change { return all(whole(1000), cut(n)) }
+	second := func(from int, n int64) change { return all(part(from, 1000), cut(n)) }
+	block := func(from int) []change {
+		return []change{all(part(1000, 2000), cut(700)), all(part(from, 2000), cut(1000))}
+	}
+	runDownloads(t, []download{
+		{name: "all, once", first: cut(100), then: []change{again(200), second(200, 1000)}, want: continued},
+		{name: "all, twice", first: cut(100), then: []change{again(200), again(1000)}, want: resume.RefusedRanges, got: 200},
+		{name: "all, twice, with nothing to skip", first: cut(0), then: []change{again(0), again(1000)}, want: continued},
+		{name: "all, then a block", first: cut(100), then: []change{again(200), second(150, 1000)}, want: continued},
+		{name: "a block, then all", first: cut(100), then: []change{second(50, 100), again(1000)}, want: resume.RefusedRanges, got: 150},
+		{name: "as much as there is", first: cut(600), then: []change{second(0, 700), second(300, 1000)}, want: continued},
+		{name: "a byte more", first: cut(600), then: []change{second(0, 700), second(299, 1000)}, want: resume.RefusedCost, got: 700},
+		{name: "as much as there is of a part", size: 2000, ranged: "bytes=1000-", begins: 1000, first: cut(600), then: block(1300), want: continued},
+		{name: "a byte more than of a part", size: 2000, ranged: "bytes=1000-", begins: 1000, first: cut(600), then: block(1299), want: resume.RefusedCost, got: 700},
+	})
+}
+
+// BodyIdleTimeout also bounds the rest of a body that stalls before its reader gets
+// it: while Classify looks at it, with WholeBody, and while an overlap is
+// skipped.
+func TestResume_RestStalls(t *testing.T) {
+	const size = 300 << 10
+	rest, block := []change{stall(50)}, []change{all(part(190_000, size), stall(50))}
+	rows := []download{
+		{name: "plain", then: rest},
+		{name: "WholeBody", then: rest, policy: retrip.Policy{WholeBody: 64 << 10}},
+		{name: "WholeBody of much", then: rest, policy: retrip.Policy{WholeBody: 100 << 10}},
+		{name: "Peek", then: rest, policy: retrip.Policy{Classify: peeks}},
+		{name: "WholeBody and Peek", then: rest, policy: retrip.Policy{WholeBody: 64 << 10, Classify: peeks}},
+		{name: "skip of a block", then: block},
+		{name: "skip of a block, Peek", then: block, policy: retrip.Policy{Classify: peeks}},
+		{name: "skip of all, only once", then: []change{all(whole(size), stall(50)), whole(size)}, want: resume.RefusedRanges, text: "Policy.BodyIdleTimeout", err: context.DeadlineExceeded, got: 200_000},
+	}
+	for i := range rows {
+		d := &rows[i]
+		if d.want == "" {
+			d.want = continued
+		}
+		d.size, d.first, d.asks, d.stalls, d.upTo = size, cut(200_000), 3, 1, 1501*time.Millisecond
+		d.policy.BodyIdleTimeout, d.policy.Backoff = time.Second, retrip.Backoff{Base: 1, Cap: 1}
+	}
+	runDownloads(t, rows)
 }

@@ -7,45 +7,57 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
-	"syscall"
+	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/play"
-	"github.com/retrip/retrip/internal/resume"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// store is a Base that serves one entity like http.ServeContent, and breaks its
-// bodies.
+// store is a Base that serves one file like http.ServeContent, with changes. A request for
+// the path /busy gets a 503 with the Retry-After that its header names.
 type store struct {
 	etag  string
 	data  []byte
+	parts []change // of the responses in order; later ones are honest
+	again bool     // the last part is that of all later responses, too
 	asks  []*http.Request
 	given []*play.ReplyBody
+}
 
-	// at returns the number of bytes after which the body of response i breaks,
-	// and the error. A negative number means never.
-	at func(i int) (int, error)
+// file is what most stores serve the beginning of.
+var file = randomBytes(4<<20, 1)
 
-	// lie changes response i.
-	lie func(i int, resp *http.Response)
+func randomBytes(n int, seed uint64) []byte {
+	random := rand.New(rand.NewPCG(seed, 7))
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(random.Uint32())
+	}
+	return b
+}
+
+// newStore returns a store of the first bytes of file.
+func newStore(size int, parts ...change) *store {
+	return &store{etag: `"a"`, data: file[:size], parts: parts}
 }
 
 func (s *store) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Path == "/busy" {
+		return &http.Response{StatusCode: 503, Header: http.Header{"Retry-After": req.Header["Retry-After"]}, Body: http.NoBody}, nil
+	}
 	i := len(s.asks)
 	s.asks = append(s.asks, req)
 	rec := httptest.NewRecorder()
@@ -57,13 +69,11 @@ func (s *store) RoundTrip(req *http.Request) (*http.Response, error) {
 	if n, err := strconv.ParseInt(resp.Header.Get("Content-Length"), 10, 64); err == nil {
 		resp.ContentLength = n
 	}
-	if s.lie != nil {
-		s.lie(i, resp)
+	if s.again {
+		i = min(i, len(s.parts)-1)
 	}
-	if s.at != nil {
-		if n, err := s.at(i); n >= 0 {
-			resp.Body = io.NopCloser(ending(req.Context(), io.LimitReader(resp.Body, int64(n)), err))
-		}
+	if i < len(s.parts) {
+		s.parts[i](resp)
 	}
 	if resp.Body != nil && resp.Body != http.NoBody {
 		s.given = append(s.given, play.NewReply(resp.Body))
@@ -72,253 +82,254 @@ func (s *store) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-func randomBytes(n int, seed uint64) []byte {
-	random := rand.New(rand.NewPCG(seed, 7))
-	b := make([]byte, n)
-	for i := range b {
-		b[i] = byte(random.Uint32())
-	}
-	return b
-}
+// change changes the response of a store.
+type change func(*http.Response)
 
-func once(n int, err error) func(int) (int, error) {
-	return func(i int) (int, error) {
-		if i > 0 {
-			return -1, nil
+func all(changes ...change) change {
+	return func(resp *http.Response) {
+		for _, change := range changes {
+			change(resp)
 		}
-		return n, err
 	}
 }
 
-// owe makes n requests to the host of fetch whose retries fail.
-func owe(t *testing.T, tr *retrip.Transport, n int) {
-	ctx := retrip.WithPolicy(t.Context(), retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}})
-	for range n {
-		drop(t, tr, play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://example.com/busy", nil)))
+func honest(*http.Response) {}
+
+// breaks ends the body with err after n bytes. If err is nil, the body stalls there.
+func breaks(n int64, err error) change {
+	return func(resp *http.Response) {
+		resp.Body = io.NopCloser(ending(resp.Request.Context(), io.LimitReader(resp.Body, n), err))
 	}
 }
 
-//retrip:promise P20
-func TestResume(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		data := randomBytes(300<<10, 1)
-		for _, broken := range []error{io.ErrUnexpectedEOF, io.EOF, syscall.ECONNRESET, errors.New("stream error")} {
-			s := &store{etag: `"a"`, data: data, at: once(100_000, broken)}
-			got, err := fetch(t, &retrip.Transport{Base: s, Policy: retrip.Policy{Resume: time.Minute}}, "Accept-Encoding", "br", "X", "y")
-			require.NoError(t, err)
-			assert.True(t, bytes.Equal(data, got))
-			require.Len(t, s.asks, 2)
-			assert.Equal(t, http.Header{"Range": {"bytes=100000-307199"}, "If-Range": {`"a"`}, "Accept-Encoding": {"br"}, "X": {"y"}}, s.asks[1].Header)
-			assert.Equal(t, http.Header{"Accept-Encoding": {"br"}, "X": {"y"}}, s.asks[0].Header, "the caller's")
-			assert.Equal(t, s.asks[0].URL, s.asks[1].URL)
-		}
-	})
+func cut(n int64) change    { return breaks(n, io.ErrUnexpectedEOF) }
+func stall(n int64) change  { return breaks(n, nil) }
+func length(n int64) change { return func(resp *http.Response) { resp.ContentLength = n } }
+func code(status int) change {
+	return func(resp *http.Response) { resp.StatusCode, resp.Status = status, strconv.Itoa(status) }
+}
+func set(name, value string) change {
+	return func(resp *http.Response) { resp.Header.Set(name, value) }
+}
+func del(name string) change { return func(resp *http.Response) { resp.Header.Del(name) } }
+
+// reads changes how the body is read.
+func reads(through func(io.Reader) io.Reader) change {
+	return func(resp *http.Response) { resp.Body = io.NopCloser(through(resp.Body)) }
 }
 
-// A body that stalls is continued over another connection.
-//
-//retrip:promise P20
-func TestResume_Stall(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		data := randomBytes(5000, 1)
-		s := &store{etag: `"a"`, data: data, at: func(i int) (int, error) { return []int{1000, 2000, -1}[i], nil }}
-		m := &retrip.Metrics{}
-		var told []string
-		trace := &retrip.Trace{Resume: func(e retrip.Event) {
-			told = append(told, fmt.Sprint(e.Reason, " ", e.Offset, " ", fault.Timeout(e.Err)))
-		}}
-		began := time.Now()
-		policy := retrip.Policy{Resume: time.Minute, BodyIdleTimeout: time.Second, Backoff: retrip.Backoff{Base: 1, Cap: 1}}
-		got, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Trace: trace, Policy: policy})
-		require.NoError(t, err)
-		assert.True(t, bytes.Equal(data, got))
-		assert.LessOrEqual(t, time.Since(began), 2*1500*time.Millisecond+time.Millisecond)
-		assert.Equal(t, []string{"continued 1000 true", "continued 3000 true"}, told)
-		p := gather(t, m)["default"]
-		assert.EqualValues(t, 2, p["body_stalls_total"])
-		assert.EqualValues(t, 4000, p["body_resumed_bytes_total"])
-		assert.EqualValues(t, 1, p["requests_total answered"], "the request was counted when its headers arrived")
-		assert.EqualValues(t, 3, p["attempts_total 2xx"])
-		assert.EqualValues(t, 2, p["retries_total timeout"])
-	})
-}
-
-// Without Resume, a stall is a timeout error. A slow reader is not a stall.
-//
-//retrip:promise P20
-func TestBodyIdle(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		data := randomBytes(5000, 1)
-		s := &store{etag: `"a"`, data: data, at: func(int) (int, error) { return 3000, nil }}
-		tr := &retrip.Transport{Base: s, Policy: retrip.Policy{BodyIdleTimeout: time.Second}}
-		resp := do(t, tr, play.Request(t, http.MethodGet, nil))
-		for range 30 {
-			time.Sleep(10 * time.Second)
-			_, err := io.ReadFull(resp.Body, make([]byte, 100))
-			require.NoError(t, err)
-		}
-		began := time.Now()
-		_, err := resp.Body.Read(make([]byte, 1))
-		require.Error(t, err)
-		assert.True(t, fault.Timeout(err))
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond)
-		require.NoError(t, resp.Body.Close())
-	})
-}
-
-// Each continuation is a retry. It waits, asks the budget, obeys Retry-After
-// and the deadline, and counts as an attempt until there has been
-// progress.
-//
-//retrip:promise P20
-func TestResume_IsRetry(t *testing.T) {
-	data := randomBytes(4<<20, 1)
-	down := func(from, to int, retryAfter string) func(int, *http.Response) {
-		return func(i int, resp *http.Response) {
-			if from <= i && i < to {
-				resp.StatusCode, resp.Body = 503, http.NoBody
-				resp.Header.Set("Retry-After", retryAfter)
-			}
-		}
+// content replaces the body and its length.
+func content(b []byte) change {
+	return func(resp *http.Response) {
+		resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(b)), int64(len(b))
 	}
-	for _, c := range []struct {
-		name   string
-		policy retrip.Policy
-		at     func(i int) (int, error)
-		lie    func(i int, resp *http.Response)
-		reason retrip.Reason
-		failed int // requests before whose retries failed
-		asks   int
-		took   time.Duration // minimum
-	}{
-		{name: "attempts, switched off", policy: retrip.Policy{MaxAttempts: 1}, at: func(int) (int, error) { return 10, io.ErrUnexpectedEOF }, reason: retrip.ReasonMaxAttempts, asks: 1},
-		{name: "attempts anew after progress", at: func(int) (int, error) { return 1 << 20, io.ErrUnexpectedEOF }, reason: continued, asks: 4},
-		{name: "budget", policy: retrip.Policy{MaxAttempts: 10, Budget: 1}, failed: 2, at: once(10, io.ErrUnexpectedEOF), reason: continued, asks: 2, took: 1250 * time.Millisecond},
-		{name: "attempts", policy: retrip.Policy{MaxAttempts: 2}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "7"), reason: continued, asks: 3, took: 7 * time.Second},
-		{name: "Retry-After in a turn", policy: retrip.Policy{MaxAttempts: 2}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 3, "17"), reason: continued, asks: 4, took: 34 * time.Second},
-		{name: "Retry-After of a 429 in a turn", policy: retrip.Policy{MaxAttempts: 2}, at: once(10, io.ErrUnexpectedEOF), lie: func(i int, resp *http.Response) {
-			if down(1, 3, "17")(i, resp); i == 1 || i == 2 {
-				resp.StatusCode = 429
-			}
-		}, reason: continued, asks: 4, took: 34 * time.Second},
-		{name: "Retry-After beyond Resume", policy: retrip.Policy{Resume: 10 * time.Second, MaxAttempts: 2}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "17"), reason: resume.RefusedProgress, asks: 2},
-		{name: "Retry-After beyond MaxWait in a turn", policy: retrip.Policy{MaxAttempts: 2}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "70"), reason: retrip.ReasonWaitTooLong, asks: 2},
-		{name: "Retry-After", at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "7"), reason: continued, asks: 3, took: 7 * time.Second},
-		{name: "Retry-After beyond MaxWait", at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "70"), reason: retrip.ReasonWaitTooLong, asks: 2},
-		{name: "Policy.Deadline is none of a body's", policy: retrip.Policy{Deadline: time.Second}, at: once(10, io.ErrUnexpectedEOF), lie: down(1, 2, "7"), reason: continued, asks: 3, took: 7 * time.Second},
-	} {
-		bubble(t, c.name, func(t *testing.T) {
-			s := &store{etag: `"a"`, data: data, at: c.at, lie: c.lie}
-			m := &retrip.Metrics{}
-			c.policy.Resume = cmp.Or(c.policy.Resume, time.Minute)
-			tr := &retrip.Transport{Metrics: m, Policy: c.policy, Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-				if req.URL.Path == "/busy" {
-					return testenv.Status(503).RoundTrip(req)
-				}
-				return s.RoundTrip(req)
-			})}
-			owe(t, tr, c.failed)
-			time.Sleep(time.Second) // or else the retry may wait for tokens
-			began := time.Now()
-			got, err := fetch(t, tr)
-			assert.True(t, bytes.HasPrefix(data, got))
-			if c.reason == continued {
-				require.NoError(t, err)
-				assert.Len(t, got, len(data))
-			} else {
-				require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-			}
-			assert.Len(t, s.asks, c.asks)
-			assert.GreaterOrEqual(t, time.Since(began), c.took)
-			assert.NotZero(t, resumes(t, m, c.reason), "%v", c.reason)
+}
+
+// answer replaces the response by one without a body, with lines of a header.
+func answer(status int, lines ...string) change {
+	return func(resp *http.Response) {
+		with, _ := play.Reply(status, lines...)(nil)
+		resp.StatusCode, resp.Header, resp.Body, resp.ContentLength = status, with.Header, http.NoBody, 0
+	}
+}
+
+// part makes the response a 206 of all bytes of a file from an offset on.
+func part(from, size int) change {
+	return all(code(206), set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, size-1, size)), content(file[from:size]))
+}
+
+// whole makes the response a 200 of a file.
+func whole(size int) change { return all(code(200), del("Content-Range"), content(file[:size])) }
+
+// download is a body that a store serves and that breaks, and what must come of it.
+type download struct {
+	name     string
+	policy   retrip.Policy // Resume is a minute if it is 0
+	size     int           // of the file; 1000 if it is 0
+	etag     string        // of the file; "a" in quotes if it is empty
+	method   string
+	ranged   string   // the Range of the request
+	begins   int      // the offset at which the body begins
+	first    change   // of the first response; cut(500) if it is nil
+	then     []change // of the next responses
+	again    bool     // the last change is that of all later responses, too
+	between  func(*testing.T, *retrip.Transport)
+	deadline time.Duration // of the caller
+	leaves   time.Duration // the caller cancels then
+
+	want       retrip.Reason // the last result; empty if nothing breaks, or nobody is told
+	told       []string      // offset and attempts of each result, if it isn't nil
+	counts     []string      // some of the metrics of the default policy
+	text       string        // of the error, where it isn't the reason's
+	err        error         // in the error; io.ErrUnexpectedEOF if it is nil and want is a reason
+	got        int           // bytes of a body that isn't continued; 500 if it is 0, and none if it is negative
+	asks       int           // requests, if it isn't 0
+	most       int           // requests, if it isn't 0
+	spared     int           // bytes, if it isn't 0; none if it is negative
+	stalls     int           // if it is negative, each response stalls
+	took, upTo time.Duration // at least, and at most if it isn't 0
+}
+
+// runDownloads reads the body of each row, with hooks and a log and without. The body must
+// be the file, or begin as it does and end with an error that says how it broke and why it
+// isn't continued. Metrics, hooks and log agree on that, and nothing stays open. Without
+// hooks, the caller's context may never end.
+func runDownloads(t *testing.T, rows []download) {
+	for _, d := range rows {
+		bubble(t, cmp.Or(d.name, string(d.want)), func(t *testing.T) {
+			d.run(t, &retrip.Transport{})
+			told := toldBodies{t: t}
+			told.check(d, d.run(t, told.transport()))
 		})
 	}
 }
 
-// Close returns at once and ends a continuation, during its wait and during its
-// request. So does the caller's context; the body then has both errors.
-//
-//retrip:promise P20
-func TestResume_Close(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for i := range 4 {
-			hang, closes := i%2 == 0, i < 2
-			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, io.ErrUnexpectedEOF)}
-			base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-				if len(s.asks) > 0 && hang {
-					<-req.Context().Done()
-					return nil, req.Context().Err()
-				}
-				return s.RoundTrip(req)
-			})
-			policy := retrip.Policy{Resume: 24 * time.Hour, Backoff: retrip.Backoff{Base: time.Hour, Cap: time.Hour, Jitter: retrip.NoJitter}}
-			tr := &retrip.Transport{Base: base, Policy: policy}
-			if hang {
-				tr.Policy.Backoff = retrip.Backoff{Base: 1, Cap: 1}
-			}
-			ctx, cancel := context.WithCancel(t.Context())
-			resp := do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
-			began := time.Now()
-			time.AfterFunc(time.Minute, func() {
-				closing := time.Now()
-				if closes {
-					assert.NoError(t, resp.Body.Close())
-				} else {
-					cancel()
-				}
-				assert.Zero(t, time.Since(closing))
-			})
-			got, err := readAll(t, resp)
-			assert.Len(t, got, 500)
-			if closes {
-				assert.Equal(t, http.ErrBodyReadAfterClose, err)
-			} else {
-				assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
-				assert.ErrorIs(t, err, context.Canceled)
-			}
-			assert.Equal(t, time.Minute, time.Since(began))
-			assert.Len(t, s.asks, 1)
-			cancel()
+func (d *download) run(t *testing.T, tr *retrip.Transport) *retrip.Transport {
+	if d.first == nil {
+		d.first = cut(500)
+	}
+	s := newStore(cmp.Or(d.size, 1000), append([]change{d.first}, d.then...)...)
+	s.etag, s.again = cmp.Or(d.etag, s.etag), d.again
+	tr.Base, tr.Metrics, tr.Policy = s, &retrip.Metrics{}, d.policy
+	tr.Policy.Resume = cmp.Or(d.policy.Resume, time.Minute)
+	ctx, cancel := context.WithCancel(context.Background())
+	switch {
+	case d.deadline > 0:
+		ctx, cancel = context.WithTimeout(ctx, d.deadline)
+	case d.leaves > 0:
+		time.AfterFunc(d.leaves, cancel)
+	case tr.Trace == nil:
+		ctx = context.Background()
+	}
+	defer cancel()
+	req := play.Must(http.NewRequestWithContext(retrip.WithTrace(ctx, tr.Trace), cmp.Or(d.method, http.MethodGet), "http://example.com/file", nil))
+	req.Header.Set("X", "y")
+	if d.ranged != "" {
+		req.Header.Set("Range", d.ranged)
+	}
+	resp := do(t, tr, req)
+	if d.between != nil {
+		d.between(t, tr)
+	}
+	began := time.Now()
+	got, err := readAll(t, resp)
+	took := time.Since(began)
+
+	want := s.data[d.begins:]
+	reason, refused := "", d.want != "" && d.want != continued
+	if refused {
+		reason = fmt.Sprintf("; retrip: the response body can't be continued at byte %d: %s", d.begins+len(got), d.want)
+	}
+	if !refused && d.err == nil && d.text == "" {
+		require.NoError(t, err)
+		assert.True(t, bytes.Equal(want, got), "%d bytes", len(got))
+	} else {
+		if refused || d.err != nil {
+			assert.ErrorIs(t, err, cmp.Or(d.err, io.ErrUnexpectedEOF))
 		}
-	})
+		require.ErrorContains(t, err, cmp.Or(d.text, reason))
+		assert.True(t, bytes.HasPrefix(want, got), "another body")
+		assert.Len(t, got, max(0, cmp.Or(d.got, 500)))
+	}
+	assert.Len(t, s.asks, cmp.Or(d.asks, len(s.asks)))
+	assert.LessOrEqual(t, len(s.asks), cmp.Or(d.most, len(s.asks)))
+	assert.GreaterOrEqual(t, took, d.took)
+	assert.LessOrEqual(t, took, cmp.Or(d.upTo, took))
+	for _, ask := range s.asks[1:] {
+		assert.Equal(t, "y", ask.Header.Get("X"))
+	}
+	for i, body := range s.given {
+		assert.EqualValues(t, 1, body.Closed.Load(), "Close of body %d", i)
+	}
+	d.checkMetrics(t, tr.Metrics, len(s.asks))
+	return tr
 }
 
-// A server that sends the reader's bytes again has spared nothing.
-func TestResume_SparedBytes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		data := randomBytes(1000, 1)
-		for _, c := range []struct {
-			name, asked string
-			from        int64 // the rest comes from here
-			spared      int
-		}{
-			{"the rest", "", 400, 400},
-			{"a block", "", 300, 300},
-			{"all", "", -1, 0},
-			{"a block, of a part", "bytes=300-", 600, 300},
-			{"a block from before the part", "bytes=300-", 200, 0},
-			{"all, of a part", "bytes=300-", -1, 0},
-		} {
-			s := &store{etag: `"a"`, data: data, at: once(400, io.ErrUnexpectedEOF), lie: func(i int, resp *http.Response) {
-				switch {
-				case i == 0:
-				case c.from < 0:
-					resp.Header.Del("Content-Range")
-					resp.StatusCode, resp.ContentLength, resp.Body = 200, 1000, io.NopCloser(bytes.NewReader(data))
-				default:
-					resp.Header.Set("Content-Range", fmt.Sprintf("bytes %d-999/1000", c.from))
-					resp.ContentLength, resp.Body = 1000-c.from, io.NopCloser(bytes.NewReader(data[c.from:]))
-				}
-			}}
-			m := &retrip.Metrics{}
-			header := []string{"Range", c.asked}
-			if c.asked == "" {
-				header = nil
-			}
-			_, err := fetch(t, &retrip.Transport{Base: s, Metrics: m, Policy: retrip.Policy{Resume: time.Minute}}, header...)
-			require.NoError(t, err)
-			assert.EqualValues(t, c.spared, gather(t, m)["default"]["body_resumed_bytes_total"], c.name)
+func (d *download) checkMetrics(t *testing.T, metrics *retrip.Metrics, asks int) {
+	m, stalls := gather(t, metrics)["default"], d.stalls
+	if stalls < 0 {
+		stalls = asks
+	}
+	assert.EqualValues(t, stalls, m["body_stalls_total"])
+	if d.want != "" {
+		assert.NotZero(t, m["body_resumes_total "+string(d.want)])
+	}
+	if d.spared != 0 {
+		assert.EqualValues(t, max(0, d.spared), m["body_resumed_bytes_total"])
+	}
+	if d.between == nil {
+		assert.EqualValues(t, asks, m["attempts_total"])
+		assert.EqualValues(t, 1, m["requests_total"], "a request is counted once, when its headers arrive")
+	}
+	for _, line := range d.counts {
+		assert.Contains(t, counted(t, metrics), line)
+	}
+}
+
+// toldBodies is what hooks and log tell of bodies that broke.
+type toldBodies struct {
+	t      *testing.T
+	events []retrip.Event
+	log    strings.Builder
+}
+
+// transport returns a Transport whose hook and log are recorded. Its hook is also that of
+// the request.
+func (b *toldBodies) transport() *retrip.Transport {
+	return &retrip.Transport{Logger: slog.New(slog.NewTextHandler(&b.log, nil)), Trace: &retrip.Trace{Resume: func(e retrip.Event) { b.events = append(b.events, e) }}}
+}
+
+func (b *toldBodies) check(d download, tr *retrip.Transport) {
+	var told []string
+	for i, e := range b.events {
+		if i%2 == 0 {
+			assert.Equal(b.t, e, b.events[i+1], "the Transport's hook and that of the request")
+			continue
 		}
+		assert.Error(b.t, e.Err)
+		assert.EqualValues(b.t, "default", e.Policy)
+		assert.Equal(b.t, d.ranged, e.Request.Header.Get("Range"))
+		told = append(told, fmt.Sprint(e.Offset, " ", e.Attempt))
+	}
+	assert.EqualValues(b.t, len(told), gather(b.t, tr.Metrics)["default"]["body_resumes_total"])
+	if d.want == "" {
+		assert.Empty(b.t, told)
+		return
+	}
+	require.NotEmpty(b.t, told)
+	assert.Equal(b.t, d.want, b.events[len(b.events)-1].Reason)
+	if d.told != nil {
+		assert.Equal(b.t, d.told, told)
+	}
+	first := b.events[0] // of later ones, the log may be silent
+	assert.Contains(b.t, b.log.String(), fmt.Sprintf("level=INFO msg=\"retrip: response body broke\" method=%s url=http://example.com/file policy=default attempt=%d reason=%s error=%q offset=%d",
+		first.Request.Method, first.Attempt, first.Reason, first.Err.Error(), first.Offset))
+}
+
+// busy makes requests to the host of the body whose only retry fails, or, with a time that
+// their 503 asks for, that aren't retried.
+func busy(n int, after string) func(*testing.T, *retrip.Transport) {
+	return func(t *testing.T, tr *retrip.Transport) {
+		policy := retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}
+		if after != "" {
+			policy = retrip.Policy{MaxAttempts: 1, MaxWait: time.Minute}
+		}
+		for range n {
+			req := play.Must(http.NewRequestWithContext(retrip.WithPolicy(t.Context(), policy), http.MethodGet, "http://example.com/busy", nil))
+			if after != "" {
+				req.Header.Set("Retry-After", after)
+			}
+			drop(t, tr, req)
+		}
+	}
+}
+
+// outOf returns a Base that serves s until it has been asked n times, and then is base.
+func outOf(s *store, n int, base func(*http.Request) (*http.Response, error)) http.RoundTripper {
+	return testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+		if len(s.asks) < n {
+			return s.RoundTrip(req)
+		}
+		return base(req)
 	})
 }

@@ -25,37 +25,36 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// outage is a Base whose host breaks all bodies when it goes away, and refuses
-// connections until it is back.
+// outage is a Base whose host breaks all bodies when it goes away, and until it is back
+// refuses connections, or keeps silent.
 type outage struct {
 	*store
-	mu     sync.Mutex
-	down   bool
-	gone   chan struct{} // closed when the host goes away
-	asks   int           // while it was down, and after
-	during int           // at once, now
-	most   int           // at once
+	latency time.Duration // of an answer
+	silent  bool
+	mu      sync.Mutex
+	down    bool
+	gone    chan struct{} // closed when the host goes away
+	asks    int           // while it was down, and after
 }
 
 func newOutage(size int) *outage {
-	return &outage{store: &store{etag: `"a"`, data: randomBytes(size, 1)}, gone: make(chan struct{})}
+	return &outage{store: newStore(size), latency: 10 * time.Millisecond, gone: make(chan struct{})}
 }
 
 func (o *outage) RoundTrip(req *http.Request) (*http.Response, error) {
 	continues := req.Header.Get("Range") != ""
 	o.mu.Lock()
+	down := o.down
 	if continues {
 		o.asks++
-		o.during++
-		o.most = max(o.most, o.during)
 	}
 	o.mu.Unlock()
-	time.Sleep(10 * time.Millisecond)
+	if down && o.silent {
+		return play.Hang(req)
+	}
+	time.Sleep(o.latency)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if continues {
-		o.during--
-	}
 	if o.down {
 		return nil, syscall.ECONNREFUSED
 	}
@@ -120,68 +119,46 @@ func (o *outage) read(t *testing.T, tr *retrip.Transport, n int) (whole int) {
 	return whole
 }
 
-// All bodies that break at once are continued, however long their host is away, and
-// the host is asked seldom meanwhile.
+// All bodies that break at once are continued, however long their host is away, and the
+// host is asked seldom meanwhile. It may keep silent then, and its answers may take a large
+// part of AttemptTimeout.
 //
 //retrip:promise P20
 func TestResume_HostAway(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		bodies int
-		down   time.Duration
-		after  time.Duration // at most, from the return of the host
-		asks   int           // at most
-	}{
-		{"1 s", 50, time.Second, 12 * time.Second, 80},
-		{"10 s", 50, 10 * time.Second, 22 * time.Second, 80},
-		{"60 s", 50, time.Minute, 22 * time.Second, 90},
-		{"200 at once", 200, 0, 8 * time.Second, 210},
-	} {
-		bubble(t, c.name, func(t *testing.T) {
-			o := newOutage(10_000)
-			// A body that waits hasn't been given up.
-			tr := &retrip.Transport{Base: o, Policy: retrip.Policy{Resume: 2 * time.Minute}, Trace: &retrip.Trace{GiveUp: func(e retrip.Event) { t.Error(e.Reason) }}}
-			began := time.Now()
-			o.leaves(time.Second, c.down)
-			assert.Equal(t, c.bodies, o.read(t, tr, c.bodies))
-			took := time.Since(began) - time.Second - c.down
-			t.Logf("%d bodies, away %v: whole %v after the return, %d requests, %d at once", c.bodies, c.down, took, o.asks, o.most)
-			assert.LessOrEqual(t, took, c.after)
-			assert.LessOrEqual(t, o.asks, c.asks)
-		})
+	type row struct {
+		bodies               int
+		resume, down, answer time.Duration
+		timeout              time.Duration // AttemptTimeout
+		silent               bool
+		after                time.Duration // at most, from the return of the host
+		asks                 int           // at most
 	}
-}
-
-// All bodies are continued, too, when the host keeps silent while it is away, and when
-// its answers usually take a large part of AttemptTimeout.
-//
-//retrip:promise P20
-func TestResume_SilentOutage(t *testing.T) {
-	const bodies = 50
-	for _, c := range []struct{ resume, down time.Duration }{
-		{time.Minute, time.Second}, {time.Minute, 10 * time.Second}, {5 * time.Minute, 30 * time.Second}, {10 * time.Minute, time.Minute},
-	} {
-		for _, silent := range []bool{false, true} {
-			for _, latency := range []time.Duration{10 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond} {
-				synctest.Test(t, func(t *testing.T) {
-					o := newOutage(10_000)
-					base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-						o.mu.Lock()
-						down := o.down
-						o.mu.Unlock()
-						if down && silent {
-							<-req.Context().Done()
-							return nil, req.Context().Err()
-						}
-						time.Sleep(latency - 10*time.Millisecond)
-						return o.RoundTrip(req)
-					})
-					o.leaves(time.Second, c.down)
-					tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Resume: c.resume, AttemptTimeout: time.Second}}
-					assert.Equal(t, bodies, o.read(t, tr, bodies), "Resume %v, away %v, silent %t, an answer takes %v", c.resume, c.down, silent, latency)
-				})
+	const ms, s = time.Millisecond, time.Second
+	rows := []row{
+		{bodies: 50, down: s, resume: 120 * s, answer: 10 * ms, after: 12 * s, asks: 80},
+		{bodies: 50, down: 10 * s, resume: 120 * s, answer: 10 * ms, after: 22 * s, asks: 80},
+		{bodies: 50, down: 60 * s, resume: 120 * s, answer: 10 * ms, after: 22 * s, asks: 90},
+		{bodies: 200, down: 0, resume: 120 * s, answer: 10 * ms, after: 8 * s, asks: 210},
+	}
+	for down, resume := range map[time.Duration]time.Duration{s: 60 * s, 10 * s: 60 * s, 30 * s: 300 * s, 60 * s: 600 * s} {
+		for _, answer := range []time.Duration{10 * ms, 200 * ms, 400 * ms} {
+			for _, silent := range []bool{false, true} {
+				rows = append(rows, row{bodies: 50, resume: resume, down: down, answer: answer, timeout: s, silent: silent, after: time.Hour, asks: 1e6})
 			}
 		}
+	}
+	for _, c := range rows {
+		bubble(t, fmt.Sprintf("%+v", c), func(t *testing.T) {
+			o := newOutage(10_000)
+			o.latency, o.silent = c.answer, c.silent
+			tr := &retrip.Transport{Base: o, Policy: retrip.Policy{Resume: c.resume, AttemptTimeout: c.timeout}}
+			tr.Trace = &retrip.Trace{GiveUp: func(e retrip.Event) { t.Error("a body that waits hasn't been given up: ", e.Reason) }}
+			began := time.Now()
+			o.leaves(s, c.down)
+			assert.Equal(t, c.bodies, o.read(t, tr, c.bodies))
+			assert.LessOrEqual(t, time.Since(began)-s-c.down, c.after)
+			assert.LessOrEqual(t, o.asks, c.asks)
+		})
 	}
 }
 
@@ -199,8 +176,7 @@ func TestResume_SilentTurn(t *testing.T) {
 			waited := o.asks > bodies && !o.down
 			o.mu.Unlock()
 			if waited && turns.Add(1) <= silent {
-				<-req.Context().Done()
-				return nil, req.Context().Err()
+				return play.Hang(req)
 			}
 			return o.RoundTrip(req)
 		})
@@ -277,14 +253,13 @@ func TestResume_LeavesTurns(t *testing.T) {
 func TestResume_OthersComeFirst(t *testing.T) {
 	took := func(timeouts bool) (took time.Duration) {
 		synctest.Test(t, func(t *testing.T) {
-			s := &store{etag: `"a"`, data: randomBytes(1000, 1), at: once(500, syscall.ECONNRESET)}
+			s := newStore(1000, breaks(500, reset))
 			base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 				if req.URL.Path != "/other" {
 					return s.RoundTrip(req)
 				}
 				if timeouts {
-					<-req.Context().Done()
-					return nil, req.Context().Err()
+					return play.Hang(req)
 				}
 				return testenv.Status(503).RoundTrip(req)
 			})
@@ -323,29 +298,30 @@ func TestResume_Flaky(t *testing.T) {
 	for seed := range uint64(testenv.Size(1, 3)) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 3))
-			s := &store{etag: `"a"`, data: randomBytes(2<<20, 1)}
+			s := newStore(2 << 20)
 			var until time.Time // the line is away
+			s.again, s.parts = true, []change{reads(func(body io.Reader) io.Reader {
+				left := 1 + random.IntN(30<<10)
+				return testenv.Reader(func(p []byte) (int, error) {
+					if left == 0 {
+						if random.IntN(4) == 0 {
+							until = time.Now().Add(time.Duration(random.Int64N(int64(50 * time.Second))))
+						}
+						return 0, []error{reset, io.ErrUnexpectedEOF}[random.IntN(2)]
+					}
+					time.Sleep(100 * time.Millisecond)
+					n, err := body.Read(p[:min(len(p), left, 1<<10)])
+					left -= n
+					return n, err
+				})
+			})}
 			line := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 				if wait := time.Until(until); wait > 0 {
 					time.Sleep(min(wait, 20*time.Millisecond))
 					return nil, syscall.ENETUNREACH
 				}
 				time.Sleep(600 * time.Millisecond)
-				resp, err := s.RoundTrip(req)
-				left, body := 1+random.IntN(30<<10), resp.Body
-				resp.Body = io.NopCloser(testenv.Reader(func(p []byte) (int, error) {
-					if left == 0 {
-						if random.IntN(4) == 0 {
-							until = time.Now().Add(time.Duration(random.Int64N(int64(50 * time.Second))))
-						}
-						return 0, []error{syscall.ECONNRESET, io.ErrUnexpectedEOF}[random.IntN(2)]
-					}
-					time.Sleep(100 * time.Millisecond)
-					n, err := body.Read(p[:min(len(p), left, 1<<10)])
-					left -= n
-					return n, err
-				}))
-				return resp, err
+				return s.RoundTrip(req)
 			})
 			began := time.Now()
 			got, err := fetch(t, &retrip.Transport{Base: line, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: 10 * time.Second}})
@@ -391,7 +367,7 @@ func TestResume_WaitsBesideOthers(t *testing.T) {
 			refused := 0
 			base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 				if req.Method == http.MethodPost { // another host
-					return &http.Response{StatusCode: 503, Body: http.NoBody, Request: req}, nil
+					return testenv.Status(503).RoundTrip(req)
 				}
 				time.Sleep(latency)
 				o.mu.Lock()
@@ -400,12 +376,11 @@ func TestResume_WaitsBesideOthers(t *testing.T) {
 					refused++
 				}
 				o.mu.Unlock()
-				if refuse {
-					header := http.Header{}
-					if coin() {
-						header.Set("Retry-After", "2")
-					}
-					return &http.Response{StatusCode: 429, Header: header, Body: http.NoBody, Request: req}, nil
+				switch {
+				case refuse && coin():
+					return play.Reply(429, "Retry-After: 2")(req)
+				case refuse:
+					return play.Reply(429)(req)
 				}
 				return o.RoundTrip(req)
 			})

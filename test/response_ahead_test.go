@@ -5,13 +5,15 @@ package retrip_test
 
 import (
 	"bytes"
+	"cmp"
+	"compress/gzip"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/iotest"
@@ -46,10 +48,10 @@ func sized(length int64, step play.Step) play.Step {
 //retrip:promise P20
 func TestWholeBody_BrokenAnywhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for _, failure := range []error{io.ErrUnexpectedEOF, syscall.ECONNRESET, errors.New("stream error: stream ID 1; INTERNAL_ERROR")} {
+		for _, failure := range []error{io.ErrUnexpectedEOF, reset, errors.New("stream error: stream ID 1; INTERNAL_ERROR")} {
 			for n := range len(document) {
-				for _, length := range []int{-1, len(document)} {
-					base := play.Base(sized(int64(length), sends(200, document[:n], failure)), sized(int64(length), wholeDocument))
+				for _, length := range []int64{-1, int64(len(document))} {
+					base := play.Base(sized(length, sends(200, document[:n], failure)), sized(length, wholeDocument))
 					got, err := fetch(t, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 64 << 10, Budget: retrip.Off}})
 					require.NoError(t, err)
 					require.Equal(t, document, string(got))
@@ -81,98 +83,71 @@ func TestWholeBody_NoRetry(t *testing.T) {
 			require.Len(t, ended, 1)
 			require.Equal(t, retrip.ReasonNotIdempotent, ended[0].Reason)
 			require.ErrorIs(t, ended[0].Err, io.ErrUnexpectedEOF)
-			var v any
-			require.Error(t, json.NewDecoder(io.MultiReader(bytes.NewReader(got), iotest.ErrReader(err))).Decode(&v))
 		}
 	})
 }
 
-// The body is read within the attempt up to the limit, and streams after it.
+// The body is read within the attempt up to the limit, and streams after it. The timeouts
+// run until then. If the caller's time runs out, or that of all attempts, or no attempt is
+// left, the caller gets the part that arrived, and the reason why the body ended; its
+// request has been given up, so nothing continues it. Nobody waits for the body of a
+// response that is retried.
 //
 //retrip:promise P20
-func TestWholeBody_Limit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, c := range []struct {
-			limit int64
-			asked int // 2 if the attempt sees the break
-		}{{retrip.Off, 1}, {0, 1}, {1, 1}, {9, 1}, {10, 1}, {11, 2}, {1 << 62, 2}, {1<<63 - 1, 2}} {
-			base := play.Base(sends(200, document[:10], io.ErrUnexpectedEOF), wholeDocument)
-			got, err := fetch(t, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: c.limit}})
-			assert.Equal(t, c.asked, base.Attempts(), "%d", c.limit)
-			if c.asked == 2 {
-				assert.NoError(t, err)
-				assert.Equal(t, document, string(got))
-			} else {
-				assert.Equal(t, io.ErrUnexpectedEOF, err)
-				assert.Equal(t, document[:10], string(got))
-			}
-		}
+func TestWholeBody(t *testing.T) {
+	broken, second := sends(200, document[:10], io.ErrUnexpectedEOF), 1500*time.Millisecond+1
+	limit := func(n int64) retrip.Policy { return retrip.Policy{WholeBody: n} }
+	late := answers(200, nil, func(context.Context) io.Reader {
+		return testenv.Reader(func(p []byte) (int, error) {
+			time.Sleep(2 * time.Second)
+			return copy(p, document), io.EOF
+		})
 	})
-}
-
-// A body with a huge announced length takes no memory before it arrives.
-func TestWholeBody_AnnouncedLarge(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		base := play.Base(sized(1<<60, sends(200, "abc", io.ErrUnexpectedEOF)))
-		got, err := fetch(t, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 1 << 62, MaxAttempts: 1}})
-		assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
-		assert.Equal(t, "abc", string(got))
-	})
-}
-
-// The timeouts run until a short body is complete. If the caller's time runs out, or that
-// of all attempts, the caller gets the part that arrived, and the reason why the body
-// ended.
-//
-//retrip:promise P20
-func TestWholeBody_Timeout(t *testing.T) {
-	for name, tt := range map[string]struct {
-		policy retrip.Policy
-		caller time.Duration
-		whole  bool
+	for _, tt := range []struct {
+		name     string
+		policy   retrip.Policy // WholeBody is 1000 if it is 0
+		steps    []play.Step   // broken and then the whole document if it is empty
+		attempts int
+		got      string        // the document if it is empty
+		err      error         // of the body
+		caller   time.Duration // its deadline
+		most     time.Duration
 	}{
-		"AttemptTimeout":  {retrip.Policy{AttemptTimeout: time.Second}, time.Hour, true},
-		"BodyIdleTimeout": {retrip.Policy{BodyIdleTimeout: time.Second}, time.Hour, true},
-		"Deadline":        {retrip.Policy{Deadline: time.Second}, time.Hour, false},
-		"the caller's":    {retrip.Policy{}, time.Second, false},
+		{name: "off", policy: limit(retrip.Off), attempts: 1, got: document[:10], err: io.ErrUnexpectedEOF},
+		{name: "limit of 1", policy: limit(1), attempts: 1, got: document[:10], err: io.ErrUnexpectedEOF},
+		{name: "limit of 9", policy: limit(9), attempts: 1, got: document[:10], err: io.ErrUnexpectedEOF},
+		{name: "limit of 10", policy: limit(10), attempts: 1, got: document[:10], err: io.ErrUnexpectedEOF},
+		{name: "limit of 11", policy: limit(11), attempts: 2},
+		{name: "limit of 1 << 62", policy: limit(1 << 62), attempts: 2},
+		{name: "limit of the largest", policy: limit(1<<63 - 1), attempts: 2},
+		{name: "a huge length takes no memory", policy: retrip.Policy{WholeBody: 1 << 62, MaxAttempts: 1}, steps: []play.Step{sized(1<<60, broken)}, attempts: 1, got: document[:10], err: io.ErrUnexpectedEOF},
+		{name: "AttemptTimeout", policy: retrip.Policy{AttemptTimeout: time.Second}, steps: []play.Step{sends(200, document[:10], nil), wholeDocument}, attempts: 2, most: second},
+		{name: "BodyIdleTimeout", policy: retrip.Policy{BodyIdleTimeout: time.Second}, steps: []play.Step{sends(200, document[:10], nil), wholeDocument}, attempts: 2, most: second},
+		{name: "Deadline", policy: retrip.Policy{Deadline: time.Second}, steps: []play.Step{sends(200, document[:10], nil)}, attempts: 1, got: document[:10], err: context.DeadlineExceeded, most: second},
+		{name: "the caller's deadline", caller: time.Second, steps: []play.Step{sends(200, document[:10], nil)}, attempts: 1, got: document[:10], err: context.DeadlineExceeded, most: second},
+		{name: "whole as the time runs out", policy: retrip.Policy{AttemptTimeout: time.Second}, steps: []play.Step{late}, attempts: 1},
+		{name: "out of attempts", policy: retrip.Policy{MaxAttempts: 3}, steps: []play.Step{broken}, attempts: 3, got: document[:10], err: io.ErrUnexpectedEOF},
+		{name: "out of attempts, with Resume", policy: retrip.Policy{MaxAttempts: 3, Resume: time.Minute}, steps: []play.Step{sized(80, sends(200, document[:10], io.ErrUnexpectedEOF, `ETag: "a"`))},
+			attempts: 3, got: document[:10], err: io.ErrUnexpectedEOF},
+		{name: "failures", policy: retrip.Policy{MaxAttempts: 2}, steps: []play.Step{sends(503, "down", nil), sends(503, "down", io.ErrUnexpectedEOF)}, attempts: 2, got: "down", err: io.ErrUnexpectedEOF, most: time.Second},
+		{name: "of a 404", steps: []play.Step{sends(404, document[:5], io.ErrUnexpectedEOF), sends(404, document, io.EOF)}, attempts: 2},
 	} {
-		bubble(t, name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), tt.caller)
+		bubble(t, tt.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), cmp.Or(tt.caller, time.Hour))
 			defer cancel()
-			tt.policy.WholeBody, tt.policy.Backoff = 1000, retrip.Backoff{Base: 1, Cap: 1}
-			base := play.Base(sends(200, document[:10], nil), wholeDocument)
-			began := time.Now()
-			got, err := fetchIn(t, ctx, &retrip.Transport{Base: base, Policy: tt.policy})
-			assert.LessOrEqual(t, time.Since(began), 1500*time.Millisecond+1)
-			if tt.whole {
-				require.NoError(t, err)
-				assert.Equal(t, document, string(got))
-				assert.Equal(t, 2, base.Attempts())
-				return
+			if tt.steps == nil {
+				tt.steps = []play.Step{broken, wholeDocument}
 			}
-			assert.ErrorIs(t, err, context.DeadlineExceeded)
-			assert.Equal(t, document[:10], string(got))
-			assert.Equal(t, 1, base.Attempts())
+			tt.policy.WholeBody, tt.policy.Backoff = cmp.Or(tt.policy.WholeBody, 1000), retrip.Backoff{Base: 1, Cap: 1}
+			base, metrics, began := play.Base(tt.steps...), &retrip.Metrics{}, time.Now()
+			got, err := fetchIn(t, ctx, &retrip.Transport{Base: base, Policy: tt.policy, Metrics: metrics})
+			assert.ErrorIs(t, err, tt.err)
+			assert.Equal(t, cmp.Or(tt.got, document), string(got))
+			assert.Equal(t, tt.attempts, base.Attempts())
+			assert.LessOrEqual(t, time.Since(began), cmp.Or(tt.most, 3*time.Second))
+			assert.Zero(t, gather(t, metrics)["default"]["body_resumes_total"])
 		})
 	}
-}
-
-// If the time runs out just after the last byte, the body stays complete.
-func TestWholeBody_WholeAsTimeRunsOut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		base := play.Base(answers(200, nil, func(context.Context) io.Reader {
-			return testenv.Reader(func(p []byte) (int, error) {
-				time.Sleep(2 * time.Second)
-				return copy(p, document), io.EOF
-			})
-		}))
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		got, err := fetchIn(t, ctx, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 1000, AttemptTimeout: time.Second}})
-		require.NoError(t, err)
-		assert.Equal(t, document, string(got))
-		assert.Equal(t, 1, base.Attempts())
-	})
 }
 
 // Streams are not read ahead.
@@ -302,23 +277,6 @@ func TestWholeBody_WhileSending(t *testing.T) {
 			assert.Equal(t, "ping", play.Finish(t, resp))
 		})
 	}
-}
-
-// Nobody waits for the body of a response that is retried. If attempts run out, it is
-// returned unread.
-func TestWholeBody_Failures(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		policy := retrip.Policy{WholeBody: 1000, MaxAttempts: 2, Backoff: retrip.Backoff{Base: 1, Cap: 1}}
-		began := time.Now()
-		got, err := fetch(t, &retrip.Transport{Base: play.Base(sends(503, "down", nil), sends(503, "down", io.ErrUnexpectedEOF)), Policy: policy})
-		assert.Less(t, time.Since(began), time.Second)
-		assert.Equal(t, io.ErrUnexpectedEOF, err)
-		assert.Equal(t, "down", string(got))
-
-		got, err = fetch(t, &retrip.Transport{Base: play.Base(sends(404, document[:5], io.ErrUnexpectedEOF), sends(404, document, io.EOF)), Policy: policy})
-		require.NoError(t, err)
-		assert.Equal(t, document, string(got))
-	})
 }
 
 // A response without a body stays as it is, whatever bodies have to be. A base that fails
@@ -461,4 +419,81 @@ func TestPeek_Timeout(t *testing.T) {
 		assert.Equal(t, []bool{false, true, false}, asked)
 		assert.LessOrEqual(t, time.Since(began), time.Second+time.Millisecond)
 	})
+}
+
+// WholeBody counts decoded bytes: what the reader would get.
+//
+//retrip:promise P20
+func TestWholeBody_Decoded(t *testing.T) {
+	document := strings.Repeat("a compressible document ", 200)
+	for limit, asked := range map[int64]int32{1000: 1, 2000: 1, 2500: 2, 10_000: 2} {
+		synctest.Test(t, func(t *testing.T) {
+			var n atomic.Int32
+			server := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Encoding", "gzip")
+				z := gzip.NewWriter(w)
+				_, _ = io.WriteString(z, document[:2400])
+				_ = z.Flush()
+				if n.Add(1) == 1 {
+					_ = http.NewResponseController(w).Flush()
+					panic(http.ErrAbortHandler)
+				}
+				_, _ = io.WriteString(z, document[2400:])
+				_ = z.Close()
+			}))
+			got, err := fetch(t, &retrip.Transport{Base: server.Transport(), Policy: retrip.Policy{WholeBody: limit}})
+			assert.Equal(t, asked, n.Load(), "%d", limit)
+			if asked == 2 {
+				require.NoError(t, err)
+				assert.Equal(t, document, string(got))
+			} else {
+				assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
+				assert.Equal(t, document[:2400], string(got))
+			}
+		})
+	}
+}
+
+// A request that waits for 100 Continue is repeated like any other if its short
+// response body breaks. If the server responds without asking for the request
+// body, the response may arrive broken, but never looks whole.
+func TestWholeBody_ExpectContinue(t *testing.T) {
+	for _, reads := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var bodies []string
+			server := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				assert.Equal(t, "100-continue", r.Header.Get("Expect"))
+				if reads {
+					got, err := io.ReadAll(r.Body)
+					assert.NoError(t, err)
+					bodies = append(bodies, string(got))
+				} else {
+					bodies = append(bodies, "")
+				}
+				w.Header().Set("Content-Length", fmt.Sprint(len(document)))
+				if len(bodies) == 1 {
+					_, _ = io.WriteString(w, document[:20])
+					_ = http.NewResponseController(w).Flush()
+					memhttp.RequestConn(r).Reset()
+					return
+				}
+				_, _ = io.WriteString(w, document)
+			}))
+			base := server.Transport()
+			base.ExpectContinueTimeout = time.Minute
+			req := play.Must(http.NewRequest(http.MethodPut, server.URL, io.MultiReader(strings.NewReader("upload"))))
+			req.Header.Set("Expect", "100-continue")
+			resp := do(t, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 1000}}, req)
+			got, err := readAll(t, resp)
+			if err != nil {
+				assert.False(t, reads)
+				assert.Equal(t, document[:20], string(got))
+				return
+			}
+			assert.Equal(t, document, string(got))
+			if reads {
+				assert.Equal(t, []string{"upload", "upload"}, bodies)
+			}
+		})
+	}
 }
