@@ -121,6 +121,27 @@ func TestResume_Classify(t *testing.T) {
 	})
 }
 
+// A part that the caller requested arrives whole, in whatever form it was requested.
+// Several parts break as without Resume, unless the server answers with the whole file.
+func TestResume_CallersRanges(t *testing.T) {
+	rows := []download{
+		{ranged: "bytes=1000-"},
+		{ranged: "bytes=-2000"},
+		{ranged: "bytes=1000-2998", ends: 2999},
+		{ranged: "bytes=1000-999999"},
+		{ranged: "bytes= 1000-1999 ", ends: 2000},
+		{ranged: "bytes=1000-1999,", ends: 2000, want: resume.RefusedStatus, text: "at byte 500: status"},
+	}
+	for i := range rows {
+		d := &rows[i]
+		d.name, d.size, d.begins = d.ranged, 3000, 1000
+		if d.want == "" {
+			d.want = continued
+		}
+	}
+	runDownloads(t, append(rows, download{name: "all of it", size: 3000, ranged: "bytes=0-1500,100-", want: continued}))
+}
+
 // A server that sends the reader's bytes again has spared nothing.
 func TestResume_SparedBytes(t *testing.T) {
 	runDownloads(t, []download{

@@ -150,6 +150,7 @@ type download struct {
 	method   string
 	ranged   string   // the Range of the request
 	begins   int      // the offset at which the body begins
+	ends     int      // the offset at which it ends, if that isn't the end of the file
 	first    change   // of the first response; cut(500) if it is nil
 	then     []change // of the next responses
 	again    bool     // the last change is that of all later responses, too
@@ -215,7 +216,7 @@ func (d *download) run(t *testing.T, tr *retrip.Transport) *retrip.Transport {
 	got, err := readAll(t, resp)
 	took := time.Since(began)
 
-	want := s.data[d.begins:]
+	want := s.data[d.begins:cmp.Or(d.ends, len(s.data))]
 	reason, refused := "", d.want != "" && d.want != continued
 	if refused {
 		reason = fmt.Sprintf("; retrip: the response body can't be continued at byte %d: %s", d.begins+len(got), d.want)
