@@ -5,9 +5,7 @@ package retrip_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net/http"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,66 +20,6 @@ import (
 
 // These tests cover the time before a first attempt at a closed gate or an open
 // breaker, and the end of a wait.
-
-// The caller of a new request goes while the request waits at the gate.
-//
-//retrip:promise P10
-func TestExchange_GateCanceled(t *testing.T) {
-	cause := errors.New("the user left")
-	for _, tt := range []struct {
-		name   string
-		is     []error
-		reason retrip.Reason
-		end    func(*http.Request) (*http.Request, func())
-	}{
-		{"WithCancelCause", []error{context.Canceled, cause}, retrip.ReasonCanceled, func(r *http.Request) (*http.Request, func()) {
-			ctx, cancel := context.WithCancelCause(r.Context())
-			return r.WithContext(ctx), func() { cancel(cause) }
-		}},
-		{"Request.Cancel", []error{context.Canceled}, retrip.ReasonCanceled, func(r *http.Request) (*http.Request, func()) {
-			gone := make(chan struct{})
-			r.Cancel = gone //lint:ignore SA1019 it must be obeyed
-			return r, func() { close(gone) }
-		}},
-	} {
-		play.Bubble(t, tt.name, func(t *testing.T) {
-			var n notes
-			base := play.Base(play.Reply(429, "Retry-After: 8"), play.Reply(200))
-			tr := &retrip.Transport{Base: base, Metrics: &retrip.Metrics{}, Trace: n.trace(), Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}}
-			play.Finish(t, do(t, tr, play.Request(t, "POST", nil)))
-			n.lines = nil
-			before := play.Must(tr.HostState("example.com:80"))
-			require.Equal(t, 8*time.Second, before.PausedFor)
-			body := play.NewSend("x")
-			req, end := tt.end(play.Request(t, "PUT", body))
-			start := time.Now()
-			time.AfterFunc(3*time.Second, end)
-			resp, err := tr.RoundTrip(req)
-			assert.Nil(t, resp)
-			assert.Equal(t, 3*time.Second, time.Since(start), "at once")
-			for _, want := range tt.is {
-				assert.ErrorIs(t, err, want)
-			}
-			e := play.AsError(t, err)
-			assert.Equal(t, tt.reason, e.Reason)
-			assert.Zero(t, e.Attempts)
-			assert.Zero(t, e.StatusCode)
-			assert.Equal(t, 1, base.Attempts())
-			assert.EqualValues(t, 1, body.Closed.Load())
-			assert.Equal(t, before.Tokens, play.Must(tr.HostState("example.com:80")).Tokens)
-			require.Len(t, n.lines, 2)
-			assert.Regexp(t, `^giveup #0 0 .* canceled wait=0s server=false at=3s default$`, n.lines[0])
-			assert.Regexp(t, `^done #0 0 .* canceled wait=0s server=false at=3s default$`, n.lines[1])
-			assert.Contains(t, counted(t, tr.Metrics), "requests_total{default,canceled} 1")
-
-			// The gate and the host's entry are as before.
-			resp = do(t, tr, play.Request(t, "GET", nil))
-			play.Finish(t, resp)
-			time.Sleep(5 * time.Minute)
-			assert.Empty(t, tr.HostStates())
-		})
-	}
-}
 
 // A request that is refused before its first attempt sends nothing, and its error, hooks and
 // metrics have the reason.

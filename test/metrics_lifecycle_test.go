@@ -288,36 +288,6 @@ func TestMetrics_Exemplar(t *testing.T) {
 	}
 }
 
-// An attempt that its caller ends has the result that matches the reason for
-// the give-up.
-func TestMetrics_CallerEndsAttempt(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		within func(context.Context) (context.Context, context.CancelFunc)
-		want   []string
-	}{
-		{"deadline", func(ctx context.Context) (context.Context, context.CancelFunc) {
-			return context.WithTimeout(ctx, time.Second)
-		},
-			[]string{"attempts_total{default,timeout} 1", "failing_hosts{default} 1", "give_ups_total{default,deadline} 1", "requests_total{default,gave_up} 1"}},
-		{"cancellation", func(ctx context.Context) (context.Context, context.CancelFunc) {
-			ctx, cancel := context.WithCancel(ctx)
-			time.AfterFunc(time.Second, cancel)
-			return ctx, cancel
-		}, []string{"attempts_total{default,canceled} 1", "give_ups_total{default,canceled} 1", "requests_total{default,canceled} 1"}},
-	} {
-		play.Bubble(t, tt.name, func(t *testing.T) {
-			m := &retrip.Metrics{}
-			tr := &retrip.Transport{Base: play.Base(play.Hang), Metrics: m}
-			ctx, cancel := tt.within(t.Context())
-			defer cancel()
-			_, err := tr.RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
-			require.Error(t, err)
-			assert.Equal(t, tt.want, counted(t, m))
-		})
-	}
-}
-
 // A Host hook that panics when a give-up has filled the budget doesn't hide that
 // give-up.
 func TestMetrics_HostHookPanicsAtTheEnd(t *testing.T) {

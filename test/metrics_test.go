@@ -11,7 +11,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -275,25 +274,6 @@ func TestMetrics_Shared(t *testing.T) {
 	}
 	wg.Wait()
 	assert.Equal(t, []string{"attempts_total{default,2xx} 4000", "requests_total{default,answered} 4000"}, counted(t, &m))
-}
-
-// The gauges of hosts.
-func TestMetrics_Hosts(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := &retrip.Metrics{}
-		tr := &retrip.Transport{Base: play.Base(play.Err(errors.New("down"))), Metrics: m, Policy: retrip.Policy{Breaker: retrip.Breaker{Ratio: .5, MinVolume: 2}}}
-		for range 3 {
-			_, err := tr.RoundTrip(play.Request(t, "GET", nil))
-			require.Error(t, err)
-		}
-		got := strings.Join(counted(t, m), "\n")
-		assert.Contains(t, got, "breaker_open_hosts{default} 1")
-		assert.Contains(t, got, "hosts_in_trouble{default} 1")
-		assert.Contains(t, got, "breaker_transitions_total{default,open} 1")
-		assert.Regexp(t, `budget_tokens_missing\{default\} (0\.5|1)`, got)
-		assert.Contains(t, got, "give_ups_total{default,breaker_open}")
-		runtime.KeepAlive(tr)
-	})
 }
 
 // The zero Metrics counts the same whether it is registered before the first request

@@ -4,6 +4,7 @@
 package retrip_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,123 +27,143 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// The caller goes before an attempt, in an attempt, or in a wait, by every way
-// to end a request.
+// callerEnds are the ways to end a request half a second after its begin, or at once.
+var callerEnds = []struct {
+	name   string
+	is     []error // of the request's error
+	reason retrip.Reason
+	end    func(*http.Request, time.Duration) *http.Request
+}{
+	{"WithCancel", []error{context.Canceled}, "canceled", func(r *http.Request, after time.Duration) *http.Request {
+		ctx, cancel := context.WithCancel(r.Context())
+		time.AfterFunc(after, cancel)
+		return r.WithContext(ctx)
+	}},
+	{"WithCancelCause", []error{context.Canceled, errLeft}, "canceled", func(r *http.Request, after time.Duration) *http.Request {
+		ctx, cancel := context.WithCancelCause(r.Context())
+		time.AfterFunc(after, func() { cancel(errLeft) })
+		return r.WithContext(ctx)
+	}},
+	{"WithTimeoutCause", []error{context.DeadlineExceeded, errLeft}, "deadline", func(r *http.Request, after time.Duration) *http.Request {
+		ctx, cancel := context.WithTimeoutCause(r.Context(), after, errLeft)
+		context.AfterFunc(ctx, cancel)
+		return r.WithContext(ctx)
+	}},
+	{"Request.Cancel", []error{context.Canceled}, "canceled", func(r *http.Request, after time.Duration) *http.Request {
+		gone := make(chan struct{})
+		r.Cancel = gone //lint:ignore SA1019 it must be obeyed
+		time.AfterFunc(after, func() { close(gone) })
+		return r
+	}},
+}
+
+var errLeft = errors.New("the user left")
+
+// The caller goes before an attempt, in an attempt, in a wait, or in the queue of a gate, by
+// every way to end a request. RoundTrip returns at once, and the request body is closed.
 //
 //retrip:promise P2 P3 P10 P17
 func TestTransport_Cancel(t *testing.T) {
-	cause := errors.New("the user left")
-	ends := []struct {
-		name   string
-		is     []error
-		reason retrip.Reason
-		end    func(*http.Request) (req *http.Request, end func())
+	for name, tt := range map[string]struct {
+		steps    []play.Step
+		attempts int    // at the end
+		kept     error  // in the error
+		metric   string // for a request that is canceled
+		before   bool   // the caller has gone before the request
+		waits    bool   // no such wait begins before a deadline
+		gate     bool   // another request has closed the gate
 	}{
-		{"WithCancel", []error{context.Canceled}, "canceled", func(r *http.Request) (*http.Request, func()) {
-			ctx, cancel := context.WithCancel(r.Context())
-			return r.WithContext(ctx), cancel
-		}},
-		{"WithCancelCause", []error{context.Canceled, cause}, "canceled", func(r *http.Request) (*http.Request, func()) {
-			ctx, cancel := context.WithCancelCause(r.Context())
-			return r.WithContext(ctx), func() { cancel(cause) }
-		}},
-		{"WithTimeoutCause", []error{context.DeadlineExceeded, cause}, "deadline", func(r *http.Request) (*http.Request, func()) {
-			ctx, cancel := context.WithTimeoutCause(r.Context(), 500*time.Millisecond, cause)
-			context.AfterFunc(ctx, cancel)
-			return r.WithContext(ctx), func() {}
-		}},
-		{"Request.Cancel", []error{context.Canceled}, "canceled", func(r *http.Request) (*http.Request, func()) {
-			gone := make(chan struct{})
-			r.Cancel = gone //lint:ignore SA1019 it must be obeyed
-			return r, func() { close(gone) }
-		}},
-	}
-	for _, tt := range ends {
-		for _, timeout := range []time.Duration{0, time.Minute} {
-			name := fmt.Sprint(tt.name, " timeout ", timeout)
-			policy := play.With(func(p *retrip.Policy) { p.AttemptTimeout = timeout })
-			check := func(t *testing.T, err error) *retrip.Error {
-				for _, want := range tt.is {
-					assert.ErrorIs(t, err, want)
-				}
-				e := play.AsError(t, err)
-				assert.Equal(t, tt.reason, e.Reason)
-				assert.Equal(t, tt.reason == "deadline", e.Timeout())
-				return e
+		"before":          {steps: []play.Step{play.Reply(200)}, before: true, metric: "unattempted_requests_total{default} 1"},
+		"first attempt":   {steps: []play.Step{play.Hang}, attempts: 1, metric: "attempts_total{default,canceled} 1"},
+		"second attempt":  {steps: []play.Step{play.Err(io.ErrUnexpectedEOF), play.Hang}, attempts: 2, kept: io.ErrUnexpectedEOF, metric: "attempts_total{default,canceled} 1"},
+		"in the wait":     {steps: []play.Step{play.Reply(503, "X: y", "Retry-After: 2")}, attempts: 1, waits: true, metric: "attempts_total{default,5xx} 1"},
+		"at a shut gate":  {steps: []play.Step{play.Reply(429, "Retry-After: 8"), play.Reply(200)}, waits: true, gate: true, metric: "unattempted_requests_total{default} 1"},
+		"at the deadline": {steps: []play.Step{play.Reply(503, "X: y", "Retry-After: 2")}, attempts: 1, metric: "attempts_total{default,5xx} 1"},
+	} {
+		for _, end := range callerEnds {
+			if (tt.waits && end.reason == "deadline") || (name == "at the deadline" && end.reason != "deadline") {
+				continue
 			}
-			play.Bubble(t, name+"/in the wait", func(t *testing.T) {
-				if tt.reason == "deadline" {
-					// Such a wait doesn't begin.
-					base := play.Base(play.Reply(503))
-					req, _ := tt.end(play.Request(t, "GET", nil))
+			for _, setUp := range []string{"plain", "timeout", "hooks"} {
+				if setUp == "plain" && tt.before && end.name == "Request.Cancel" {
+					continue // the base decides
+				}
+				play.Bubble(t, fmt.Sprint(end.name, "/", name, "/", setUp), func(t *testing.T) {
+					base, body, after := play.Base(tt.steps...), play.NewSend("x"), 500*time.Millisecond
+					tr := &retrip.Transport{Base: base, Metrics: &retrip.Metrics{}, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond}}}
+					if setUp == "timeout" {
+						tr.Policy.AttemptTimeout = time.Minute
+					}
+					var before retrip.HostState
+					if tt.gate {
+						tr.Policy.Gate.Enabled = retrip.On
+						drop(t, tr, play.Request(t, "POST", nil))
+						before = play.Must(tr.HostState("example.com:80"))
+						require.Equal(t, 8*time.Second, before.PausedFor)
+					}
+					sent := base.Attempts()
+					req := end.end(play.Request(t, "PUT", body), after)
+					if tt.before {
+						time.Sleep(after)
+						synctest.Wait()
+						after = 0
+					}
+					var n notes
+					if setUp == "hooks" {
+						req = req.WithContext(retrip.WithTrace(req.Context(), n.trace()))
+					}
 					start := time.Now()
-					play.Finish(t, do(t, &retrip.Transport{Base: base, Policy: policy}, req))
-					assert.Zero(t, time.Since(start))
-					return
-				}
-				base := play.Base(play.Reply(503, "X: y"))
-				body := play.NewSend("x")
-				req, end := tt.end(play.Request(t, "PUT", body))
-				time.AfterFunc(500*time.Millisecond, end)
-				start := time.Now()
-				_, err := (&retrip.Transport{Base: base, Policy: policy}).RoundTrip(req)
-				assert.Equal(t, 500*time.Millisecond, time.Since(start))
-				e := check(t, err)
-				assert.Equal(t, 503, e.StatusCode)
-				assert.Equal(t, "y", e.Header.Get("X"))
-				assert.Equal(t, 1, e.Attempts)
-				assert.EqualValues(t, 1, body.Closed.Load())
-				assert.Equal(t, 1, base.ClosedBodies())
-			})
-			play.Bubble(t, name+"/in flight, second attempt", func(t *testing.T) {
-				base := play.Base(play.Err(io.ErrUnexpectedEOF), play.Hang)
-				req, end := tt.end(play.Request(t, "GET", nil))
-				p := policy
-				p.Backoff.Base = 100 * time.Millisecond
-				time.AfterFunc(500*time.Millisecond, end)
-				start := time.Now()
-				_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(req)
-				assert.Equal(t, 500*time.Millisecond, time.Since(start))
-				assert.ErrorIs(t, check(t, err), io.ErrUnexpectedEOF)
-				assert.Equal(t, 2, base.Attempts())
-			})
-			play.Bubble(t, name+"/in flight, first attempt", func(t *testing.T) {
-				base := play.Base(play.Hang)
-				req, end := tt.end(play.Request(t, "GET", nil))
-				time.AfterFunc(500*time.Millisecond, end)
-				_, err := (&retrip.Transport{Base: base, Policy: policy}).RoundTrip(req)
-				assert.Equal(t, 1, base.Attempts())
-				if tt.name == "Request.Cancel" {
-					assert.EqualError(t, err, "net/http: request canceled", "the base's own error")
-					return
-				}
-				for _, want := range tt.is {
-					assert.ErrorIs(t, err, want)
-				}
-				assert.LessOrEqual(t, strings.Count(err.Error(), cause.Error()), 1)
-			})
-			play.Bubble(t, name+"/before", func(t *testing.T) {
-				base := play.Base(play.Reply(200))
-				body := play.NewSend("x")
-				req, end := tt.end(play.Request(t, "PUT", body))
-				end()
-				time.Sleep(time.Second)
-				_, err := (&retrip.Transport{Base: base, Policy: policy}).RoundTrip(req)
-				if tt.name == "Request.Cancel" && timeout == 0 {
-					// The base decides, because it checks first.
-					if err == nil {
+					resp, err := tr.RoundTrip(req)
+					synctest.Wait()
+					assert.EqualValues(t, 1, body.Closed.Load())
+					assert.Equal(t, tt.attempts, base.Attempts()-sent)
+					if name == "at the deadline" { // the wait doesn't begin
+						require.NoError(t, err)
+						play.Finish(t, resp)
+						assert.Zero(t, time.Since(start))
 						return
 					}
-				}
-				want := context.Cause(req.Context())
-				if tt.name == "Request.Cancel" {
-					assert.EqualError(t, err, "net/http: request canceled")
-				} else {
-					assert.True(t, err == want, "%v", err)
-				}
-				assert.Zero(t, base.Attempts())
-				assert.EqualValues(t, 1, body.Closed.Load())
-			})
+					assert.Nil(t, resp)
+					assert.Equal(t, after, time.Since(start), "at once")
+					if end.reason == "canceled" {
+						assert.Subset(t, counted(t, tr.Metrics), []string{tt.metric, "give_ups_total{default,canceled} 1", "requests_total{default,canceled} 1"})
+					} else if tt.attempts > 0 {
+						assert.Subset(t, counted(t, tr.Metrics), []string{"attempts_total{default,timeout} 1", "give_ups_total{default,deadline} 1", "requests_total{default,gave_up} 1"})
+					}
+					if setUp == "hooks" {
+						assert.Regexp(t, fmt.Sprintf("^giveup #%d .* %s wait=0s server=false at=%v default$", tt.attempts, end.reason, after), n.lines[len(n.lines)-2])
+						assert.Regexp(t, fmt.Sprintf("^done #%d .* %s wait=0s server=false at=%v default$", tt.attempts, end.reason, after), n.lines[len(n.lines)-1])
+					}
+					switch {
+					case end.name == "Request.Cancel" && (tt.before || name == "first attempt"):
+						assert.EqualError(t, err, "net/http: request canceled", "the base's own error")
+						return
+					case tt.before:
+						assert.True(t, err == context.Cause(req.Context()), "%v", err)
+						return
+					}
+					for _, want := range end.is {
+						assert.ErrorIs(t, err, want)
+					}
+					assert.LessOrEqual(t, strings.Count(err.Error(), errLeft.Error()), 1)
+					if name == "first attempt" {
+						return
+					}
+					e := play.AsError(t, err)
+					assert.Equal(t, []any{end.reason, end.reason == "deadline", tt.attempts}, []any{e.Reason, e.Timeout(), e.Attempts})
+					assert.ErrorIs(t, err, cmp.Or(tt.kept, err))
+					if name == "in the wait" {
+						assert.Equal(t, []any{503, "y", 1}, []any{e.StatusCode, e.Header.Get("X"), base.ClosedBodies()})
+					}
+					if tt.gate { // the gate and the host's entry are as before
+						assert.Zero(t, e.StatusCode)
+						assert.Equal(t, before.Tokens, play.Must(tr.HostState("example.com:80")).Tokens)
+						play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
+						time.Sleep(5 * time.Minute)
+						assert.Empty(t, tr.HostStates())
+					}
+				})
+			}
 		}
 	}
 }

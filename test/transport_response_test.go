@@ -210,61 +210,85 @@ func peeks(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
 	return retrip.ByRule
 }
 
-// If the body of a response breaks or comes too late, what its header says about
-// retries holds nevertheless.
+// If the body of a response breaks or comes too late, what its header says about retries
+// holds nevertheless, for other requests, too, and the error describes it.
 //
-//retrip:promise P9
-func TestLostResponse_RetryAfter(t *testing.T) {
-	const after = "Retry-After: 20"
-	peek := retrip.Policy{AttemptTimeout: time.Second, Classify: peeks}
+//retrip:promise P8 P9 P17
+func TestLostResponse(t *testing.T) {
+	const after, never = "Retry-After: 20", "X-Should-Retry: false"
+	whole, peek := retrip.Policy{WholeBody: 100}, retrip.Policy{AttemptTimeout: time.Second, Classify: peeks}
+	with := func(p retrip.Policy, change func(*retrip.Policy)) retrip.Policy { change(&p); return p }
+	late := func(req *http.Request) (*http.Response, error) {
+		time.Sleep(2 * time.Second)
+		return play.Reply(503, after)(req)
+	}
+	final := func(p *retrip.Policy) { p.MaxAttempts = 1 }
 	for name, tt := range map[string]struct {
 		policy retrip.Policy
 		step   play.Step
+		status int
+		wait   time.Duration // before the retry, at least; 0: there is none
+		reason retrip.Reason // of the retry, or why there is none
+		pauses bool          // for others
+		atGate bool          // it does so at a gate
 	}{
-		"404":          {retrip.Policy{WholeBody: 100}, loses(404, after)},
-		"202":          {retrip.Policy{WholeBody: 100}, loses(202, after)},
-		"dialect":      {retrip.Policy{WholeBody: 100, Dialects: []string{"github"}}, loses(403, after)},
-		"FailOn":       {retrip.Policy{WholeBody: 100, FailOn: []int{503}}, loses(503, after)},
-		"milliseconds": {retrip.Policy{WholeBody: 100, Dialects: []string{"openai"}}, loses(404, "Retry-After-Ms: 20000")},
-		"Peek":         {peek, stalls(503, after)},
-		"Peek at 200":  {peek, stalls(200, after)},
-		"late headers": {retrip.Policy{AttemptTimeout: time.Second}, func(req *http.Request) (*http.Response, error) {
-			time.Sleep(2 * time.Second)
-			return play.Reply(503, after)(req)
-		}},
+		"404":               {policy: whole, step: loses(404, after), status: 404, wait: 20 * time.Second, reason: retrip.ReasonError},
+		"202":               {policy: whole, step: loses(202, after), status: 202, wait: 20 * time.Second, reason: retrip.ReasonError},
+		"dialect":           {policy: with(whole, func(p *retrip.Policy) { p.Dialects = []string{"github"} }), step: loses(403, after), status: 403, wait: 20 * time.Second, reason: retrip.ReasonError, atGate: true},
+		"FailOn":            {policy: with(whole, func(p *retrip.Policy) { p.FailOn = []int{503} }), step: loses(503, after), status: 503, wait: 20 * time.Second, reason: retrip.ReasonError, pauses: true},
+		"milliseconds":      {policy: with(whole, func(p *retrip.Policy) { p.Dialects = []string{"openai"} }), step: loses(404, "Retry-After-Ms: 20000"), status: 404, wait: 20 * time.Second, reason: retrip.ReasonError},
+		"Peek":              {policy: peek, step: stalls(503, after), status: 503, wait: 20 * time.Second, reason: retrip.ReasonTimeout, pauses: true},
+		"Peek at 200":       {policy: peek, step: stalls(200, after), status: 200, wait: 20 * time.Second, reason: retrip.ReasonTimeout},
+		"late headers":      {policy: retrip.Policy{AttemptTimeout: time.Second}, step: late, status: 503, wait: 20 * time.Second, reason: retrip.ReasonTimeout, pauses: true},
+		"last attempt":      {policy: with(peek, final), step: stalls(503, after), reason: retrip.ReasonMaxAttempts, pauses: true},
+		"a 429 in vain":     {policy: peek, step: stalls(429), status: 429, wait: time.Second, reason: retrip.ReasonTimeout},
+		"200 forbids":       {policy: whole, step: loses(200, never), reason: retrip.ReasonRetryForbidden},
+		"404 forbids":       {policy: whole, step: loses(404, never), reason: retrip.ReasonRetryForbidden},
+		"Peek, 503 forbids": {policy: peek, step: stalls(503, never), reason: retrip.ReasonRetryForbidden},
+		"Classify comes first": {policy: with(whole, func(p *retrip.Policy) {
+			p.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.Retryable }
+		}), step: loses(404, never), status: 404, wait: time.Nanosecond, reason: retrip.ReasonError},
 	} {
 		for _, gate := range []retrip.Switch{retrip.Off, retrip.On} {
 			play.Bubble(t, fmt.Sprint(name, " gate ", gate), func(t *testing.T) {
 				policy := tt.policy
-				policy.Gate.Enabled = gate
-				base := play.Base(tt.step, play.Reply(200))
+				policy.Gate.Enabled, policy.Backoff.Jitter = gate, retrip.NoJitter
+				base := play.Base(tt.step, play.Err(io.EOF))
+				if policy.MaxAttempts == 0 {
+					policy.MaxAttempts = 2
+				}
+				tr := &retrip.Transport{Base: base, Policy: policy}
+				var told retrip.Event
 				var ended time.Duration
 				began := time.Now()
-				tr := &retrip.Transport{Base: base, Policy: policy, Trace: &retrip.Trace{Retry: func(retrip.Event) { ended = time.Since(began) }}}
-				play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
-				require.Equal(t, 2, base.Attempts())
-				assert.GreaterOrEqual(t, base.At[1], ended+20*time.Second)
+				tell := func(e retrip.Event) {
+					if told.Reason == "" {
+						told, ended = e, time.Since(began)
+						state := play.Must(tr.HostState("example.com:80"))
+						assert.Equal(t, tt.pauses || tt.atGate && gate == retrip.On, state.PausedFor > 19*time.Second, "%+v", state)
+					}
+				}
+				tr.Trace = &retrip.Trace{Retry: tell, GiveUp: tell}
+				resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
+				if err == nil {
+					assert.NoError(t, resp.Body.Close())
+				}
+				assert.Equal(t, tt.reason, told.Reason)
 				assert.Equal(t, len(base.Bodies), base.ClosedBodies())
+				if tt.wait == 0 {
+					assert.Equal(t, 1, base.Attempts())
+					return
+				}
+				require.Equal(t, 2, base.Attempts())
+				assert.GreaterOrEqual(t, base.At[1], ended+tt.wait)
+				assert.Equal(t, tt.status, told.StatusCode)
+				assert.Error(t, told.Err)
+				e := play.AsError(t, err)
+				assert.Equal(t, tt.status, e.StatusCode)
+				assert.Equal(t, told.Header, e.Header)
 			})
 		}
 	}
-}
-
-// A 503 that was lost holds back the retries of other requests too.
-//
-//retrip:promise P9
-func TestLostResponse_Pauses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tr := &retrip.Transport{
-			Base:   play.Base(stalls(503, "Retry-After: 20"), play.Reply(503)),
-			Policy: retrip.Policy{AttemptTimeout: time.Second, Classify: peeks, MaxAttempts: 1},
-		}
-		_, err := tr.RoundTrip(play.Request(t, "GET", nil))
-		require.Error(t, err)
-		states := tr.HostStates()
-		require.Len(t, states, 1)
-		assert.Equal(t, 20*time.Second, states[0].PausedFor)
-	})
 }
 
 // A lost 429 is as cheap at a gate as any other.
@@ -280,72 +304,6 @@ func TestLostResponse_ThrottledAtTheGate(t *testing.T) {
 		play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
 		assert.Positive(t, atRetry.Size)
 		assert.Equal(t, atRetry.Size, atRetry.Tokens)
-	})
-}
-
-//retrip:promise P8
-func TestLostResponse_RetryForbidden(t *testing.T) {
-	const never = "X-Should-Retry: false"
-	retries := func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.Retryable }
-	for name, tt := range map[string]struct {
-		policy retrip.Policy
-		step   play.Step
-		want   int // attempts
-	}{
-		"200":            {retrip.Policy{WholeBody: 100}, loses(200, never), 1},
-		"404":            {retrip.Policy{WholeBody: 100}, loses(404, never), 1},
-		"Peek":           {retrip.Policy{AttemptTimeout: time.Second, Classify: peeks}, stalls(503, never), 1},
-		"Classify first": {retrip.Policy{AttemptTimeout: time.Second, WholeBody: 100, Classify: retries}, loses(404, never), 4},
-	} {
-		play.Bubble(t, name, func(t *testing.T) {
-			base := play.Base(tt.step, play.Reply(200))
-			var reason retrip.Reason
-			tr := &retrip.Transport{Base: base, Policy: tt.policy, Trace: &retrip.Trace{GiveUp: func(e retrip.Event) { reason = e.Reason }}}
-			resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-			if err == nil {
-				resp.Body.Close()
-			}
-			assert.Equal(t, tt.want, base.Attempts())
-			assert.Equal(t, tt.want == 1, reason == retrip.ReasonRetryForbidden, "%q", reason)
-		})
-	}
-}
-
-// An error describes the last response even if that response was lost.
-//
-//retrip:promise P17
-func TestLostResponse_InTheError(t *testing.T) {
-	for name, tt := range map[string]struct {
-		policy retrip.Policy
-		step   play.Step
-	}{
-		"body": {retrip.Policy{MaxAttempts: 2, WholeBody: 100}, loses(404, "X-A: 1")},
-		"Peek": {retrip.Policy{MaxAttempts: 2, AttemptTimeout: time.Second, Classify: peeks}, stalls(404, "X-A: 1")},
-	} {
-		play.Bubble(t, name, func(t *testing.T) {
-			var retry retrip.Event
-			tr := &retrip.Transport{Base: play.Base(tt.step, play.Err(io.EOF)), Policy: tt.policy, Trace: &retrip.Trace{Retry: func(e retrip.Event) { retry = e }}}
-			_, err := tr.RoundTrip(play.Request(t, "GET", nil))
-			e := play.AsError(t, err)
-			assert.Equal(t, 404, e.StatusCode)
-			assert.Equal(t, "1", e.Header.Get("X-A"))
-			assert.Equal(t, 404, retry.StatusCode)
-			assert.Error(t, retry.Err)
-		})
-	}
-}
-
-// A lost 429 is followed by as long a wait as any other 429.
-func TestLostResponse_Throttled(t *testing.T) {
-	waits := func(t *testing.T, first play.Step) (wait time.Duration) {
-		policy := retrip.Policy{AttemptTimeout: time.Second, Classify: peeks, Backoff: retrip.Backoff{Jitter: retrip.NoJitter}}
-		tr := &retrip.Transport{Base: play.Base(first, play.Reply(200)), Policy: policy, Trace: &retrip.Trace{Retry: func(e retrip.Event) { wait = e.Wait }}}
-		play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
-		return wait
-	}
-	synctest.Test(t, func(t *testing.T) {
-		assert.Equal(t, waits(t, play.Reply(429)), waits(t, stalls(429)))
-		assert.NotEqual(t, waits(t, play.Reply(503)), waits(t, stalls(429)))
 	})
 }
 
