@@ -150,10 +150,3 @@ func gzipBomb(t *testing.T) string {
 	require.NoError(t, w.Close())
 	return b.String()
 }
-
-// hostileRoute finds the server of a URL.
-type hostileRoute map[string]*hostileServer
-
-func (r hostileRoute) RoundTrip(req *http.Request) (*http.Response, error) {
-	return r[req.URL.String()].RoundTrip(req)
-}

@@ -5,7 +5,6 @@ package retrip_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +15,6 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -152,54 +150,36 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// Whatever the form of Retry-After (TestParseRetryAfter has more), the wait is neither
+// Whatever the form of Retry-After (package dialect has more), the wait is neither
 // negative nor longer than MaxWait plus its spread. A longer Retry-After ends the retries
 // at once.
 //
 //retrip:promise P9
 func TestHostile_RetryAfter(t *testing.T) {
-	const maxWait = 30 * time.Second
-	for _, tt := range []struct {
-		field string
+	for field, tt := range map[string]struct {
 		least time.Duration
-		calls int64 // 2, or 1 if Retry-After is too long
+		calls int // 2, or 1 if Retry-After is too long
 	}{
-		{"Retry-After: 0", 0, 2},
-		{"Retry-After: 1", time.Second, 2},
-		{"Retry-After: 30", 30 * time.Second, 2},
-		{"Retry-After: 31", 0, 1},
-		{"Retry-After: 9223372037", 0, 1},
-		{"Retry-After: 1" + strings.Repeat("0", 100_000), 0, 1},
-		{"Retry-After: -1", 0, 2},
-		{"Retry-After: ١", 0, 2},
-		{"Retry-After: 1\r\nRetry-After: 3", 3 * time.Second, 2},
-		{"Retry-After: Sat, 01 Jan 2000 00:00:05 GMT", 5 * time.Second, 2}, // a bubble's clock starts there
-		{"Retry-After: Sat, 01 Jan 2000 00:00:05 GMT\r\nDate: Sat, 01 Jan 2000 00:00:03 GMT", 2 * time.Second, 2},
-		{"Retry-After: Fri, 31 Dec 1999 23:59:59 GMT", 0, 2},
-		{"Retry-After: Fri, 31 Dec 9999 23:59:59 GMT", 0, 1},
-		{"Retry-After: Fri, 31 Dec 9999 23:59:59 GMT\r\nDate: Mon, 01 Jan 0001 00:00:00 GMT", 0, 1},
-		{"Retry-After: Thu, 32 Foo 2000 99:99:99 GMT", 0, 2},
+		"0":                                {0, 2},
+		"30":                               {30 * time.Second, 2},
+		"31":                               {0, 1},
+		"9223372037":                       {0, 1},
+		"1" + strings.Repeat("0", 100_000): {0, 1},
+		"-1":                               {0, 2},
+		"١":                                {0, 2},
+		"Sat, 01 Jan 2000 00:00:05 GMT":    {5 * time.Second, 2}, // a bubble's clock starts there
+		"Fri, 31 Dec 1999 23:59:59 GMT":    {0, 2},
+		"Fri, 31 Dec 9999 23:59:59 GMT":    {0, 1},
+		"Thu, 32 Foo 2000 99:99:99 GMT":    {0, 2},
 	} {
 		for _, status := range []int{429, 500, 503} {
-			name := tt.field[:min(len(tt.field), 80)]
-			bubble(t, fmt.Sprintf("%d %s", status, name), func(t *testing.T) {
-				var calls atomic.Int64
-				s := newHostileServer(t, always(func() string {
-					if calls.Add(1) == 1 {
-						return fmt.Sprintf("HTTP/1.1 %d No\r\nContent-Length: 0\r\n%s\r\n\r\n", status, tt.field)
-					}
-					return ok200
-				}))
-				transport := &retrip.Transport{Base: s, Policy: retrip.Policy{MaxWait: maxWait}}
-				began := time.Now()
-				drop(t, transport, play.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL, nil)))
+			bubble(t, fmt.Sprintf("%d %.80s", status, field), func(t *testing.T) {
+				base, began := play.Base(play.Reply(status, "Retry-After: "+field), play.Reply(200)), time.Now()
+				drop(t, &retrip.Transport{Base: base, Policy: retrip.Policy{MaxWait: 30 * time.Second}}, play.Request(t, http.MethodGet, nil))
 				took := time.Since(began)
-				assert.Equal(t, tt.calls, calls.Load())
+				assert.Equal(t, tt.calls, base.Attempts())
 				assert.GreaterOrEqual(t, took, tt.least)
-				assert.LessOrEqual(t, took, max(tt.least*3/2, time.Second))
-				if tt.calls == 1 {
-					assert.Zero(t, took)
-				}
+				assert.LessOrEqual(t, took, max(tt.least*3/2, time.Duration(tt.calls-1)*time.Second))
 			})
 		}
 	}
@@ -269,65 +249,6 @@ func TestHostile_ResetInRetriedUpload(t *testing.T) {
 				assert.True(t, bytes.Equal(content, got), "%d bytes arrived", len(got))
 			})
 		}
-	}
-}
-
-// A redirect leads to a host that has asked for a pause. Without a gate, the
-// request goes there, because it is a first attempt. With a gate, it waits if
-// the pause is short enough, and fails at once otherwise.
-//
-//retrip:promise P9
-func TestHostile_RedirectToPausedHost(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		gate   bool
-		most   time.Duration // the caller's deadline
-		arrive bool
-		least  time.Duration
-	}{
-		{"no gate", false, time.Minute, true, 0},
-		{"gate, and time to wait", true, time.Minute, true, 5 * time.Second},
-		{"gate, and none", true, 2 * time.Second, false, 0},
-	} {
-		bubble(t, tt.name, func(t *testing.T) {
-			var paused atomic.Bool
-			target := newHostileServer(t, always(func() string {
-				if paused.CompareAndSwap(false, true) {
-					return "HTTP/1.1 503 No\r\nContent-Length: 0\r\nRetry-After: 5\r\n\r\n"
-				}
-				return ok200
-			}))
-			lure := newHostileServer(t, always(func() string {
-				return "HTTP/1.1 307 There\r\nContent-Length: 0\r\nLocation: " + target.URL + "\r\n\r\n"
-			}))
-			both := hostileRoute{lure.URL: lure, target.URL: target}
-			transport := &retrip.Transport{Base: both, Policy: retrip.Policy{Gate: retrip.Gate{Enabled: play.Toggle(tt.gate)}}}
-			client := &http.Client{Transport: transport}
-			never := retrip.WithPolicy(t.Context(), retrip.Policy{MaxAttempts: 1})
-			req := play.Must(http.NewRequestWithContext(never, http.MethodGet, target.URL, nil))
-			resp, err := client.Do(req)
-			require.NoError(t, err)
-			resp.Body.Close()
-			require.Equal(t, 503, resp.StatusCode)
-
-			ctx, cancel := context.WithTimeout(t.Context(), tt.most)
-			defer cancel()
-			began := time.Now()
-			req = play.Must(http.NewRequestWithContext(ctx, http.MethodPost, lure.URL, strings.NewReader("body")))
-			resp, err = client.Do(req)
-			took := time.Since(began)
-			if tt.arrive {
-				require.NoError(t, err)
-				resp.Body.Close()
-				assert.Equal(t, 200, resp.StatusCode)
-			} else {
-				e := play.AsError(t, err)
-				assert.Equal(t, retrip.ReasonHostPaused, e.Reason)
-				assert.Zero(t, took)
-			}
-			assert.GreaterOrEqual(t, took, tt.least)
-			assert.Less(t, took, 10*time.Second)
-		})
 	}
 }
 

@@ -209,6 +209,19 @@ func (s *stage) play() {
 	s.listen(tr)
 	requests.Wait()
 	synctest.Wait() // for the last operations of the store
+	m := gather(s.t, tr.Metrics)["default"]
+	failed := m["requests_total gave_up"] + m["requests_total failed"]
+	for _, r := range s.roles {
+		o := r.last.Event.Outcome
+		if _, reason := r.last.Deed(); reason != "" && o.Status < 400 && o.Verdict == decide.Retryable {
+			failed-- // what isn't done yet is no failure
+		}
+	}
+	for _, state := range tr.HostStates() {
+		assert.EqualValues(s.t, failed, state.Failed)
+		assert.EqualValues(s.t, m["requests_total canceled"], state.Canceled)
+		assert.Equal(s.t, state.LastGiveUp != "", m["give_ups_total "+string(state.LastGiveUp)] > 0)
+	}
 }
 
 // name returns the name of a request in the story.

@@ -46,31 +46,17 @@ func (n *notes) trace() *retrip.Trace {
 	return &retrip.Trace{Attempt: note("attempt"), Retry: note("retry"), GiveUp: note("giveup"), Done: note("done")}
 }
 
-// The hooks of a request run in the order of its stages, with the right
-// numbers.
+// The hooks of a request have the right numbers. The stories show their order.
 //
 //retrip:promise P19
 func TestTrace_Order(t *testing.T) {
 	p := play.With(func(p *retrip.Policy) { p.MaxAttempts = 3; p.AttemptTimeout = 2 * time.Second })
 	for _, tt := range []struct {
-		name   string
-		method string
-		steps  []play.Step
-		want   []string
+		name  string
+		steps []play.Step
+		want  []string
 	}{
-		{"success", "GET", []play.Step{play.Reply(200)}, []string{
-			"attempt #1 0 wait=0s server=false at=0s default",
-			"done #1 200 wait=0s server=false at=0s default",
-		}},
-		{"recovered", "GET", []play.Step{play.Reply(503), play.Err(errors.New("reset")), play.Reply(204)}, []string{
-			"attempt #1 0 wait=0s server=false at=0s default",
-			"retry #1 503 server_error wait=1s server=false at=0s default",
-			"attempt #2 0 wait=0s server=false at=1s default",
-			"retry #2 0 reset error wait=1s server=false at=1s default",
-			"attempt #3 0 wait=0s server=false at=2s default",
-			"done #3 204 wait=0s server=false at=2s default",
-		}},
-		{"used up", "GET", []play.Step{play.Reply(429), play.Hang, play.Reply(500)}, []string{
+		{"used up", []play.Step{play.Reply(429), play.Hang, play.Reply(500)}, []string{
 			"attempt #1 0 wait=0s server=false at=0s default",
 			"retry #1 429 throttled wait=1s server=false at=0s default",
 			"attempt #2 0 wait=0s server=false at=1s default",
@@ -79,12 +65,7 @@ func TestTrace_Order(t *testing.T) {
 			"giveup #3 500 max_attempts wait=0s server=false at=4s default",
 			"done #3 500 max_attempts wait=0s server=false at=4s default",
 		}},
-		{"not idempotent", "POST", []play.Step{play.Reply(503)}, []string{
-			"attempt #1 0 wait=0s server=false at=0s default",
-			"giveup #1 503 not_idempotent wait=0s server=false at=0s default",
-			"done #1 503 not_idempotent wait=0s server=false at=0s default",
-		}},
-		{"too long", "GET", []play.Step{play.Reply(503, "Retry-After: 60")}, []string{
+		{"too long", []play.Step{play.Reply(503, "Retry-After: 60")}, []string{
 			"attempt #1 0 wait=0s server=false at=0s default",
 			"giveup #1 503 wait_too_long wait=1m0s server=true at=0s default",
 			"done #1 503 wait_too_long wait=1m0s server=true at=0s default",
@@ -93,7 +74,7 @@ func TestTrace_Order(t *testing.T) {
 		play.Bubble(t, tt.name, func(t *testing.T) {
 			own, outer, inner := &notes{}, &notes{}, &notes{}
 			tr := &retrip.Transport{Base: play.Base(tt.steps...), Policy: p, Trace: own.trace()}
-			req := play.Request(t, tt.method, nil)
+			req := play.Request(t, "GET", nil)
 			ctx := retrip.WithTrace(retrip.WithTrace(req.Context(), outer.trace()), inner.trace())
 			ctx = retrip.WithPolicy(ctx, retrip.Policy{})
 			play.Finish(t, do(t, tr, req.WithContext(ctx)))
@@ -166,8 +147,7 @@ func TestTrace_FromServer(t *testing.T) {
 		var got retrip.Event
 		tr := &retrip.Transport{Base: play.Base(play.Reply(429, "Retry-After: 4", "X: y"), play.Reply(200)), Trace: &retrip.Trace{Retry: func(e retrip.Event) { got = e }}}
 		req := play.Request(t, "GET", nil)
-		play.Finish(t, do(t, tr, req))
-		assert.True(t, got.FromServer)
+		drop(t, tr, req)
 		assert.GreaterOrEqual(t, got.Wait, 4*time.Second)
 		assert.Equal(t, "y", got.Header.Get("X"))
 		assert.Same(t, req, got.Request)
@@ -267,146 +247,122 @@ func hostLog(text string) []string {
 	return said
 }
 
+// hostTold are a Transport whose log and Host hook are recorded, and its Base.
+type hostTold struct {
+	t *testing.T
+	*retrip.Transport
+	step   play.Step // of all attempts
+	log    strings.Builder
+	states []retrip.HostState
+}
+
+func tellHost(t *testing.T, p retrip.Policy) *hostTold {
+	h := &hostTold{t: t}
+	h.Transport = &retrip.Transport{Policy: p, Logger: slog.New(slog.NewTextHandler(&h.log, nil)),
+		Base:  testenv.RoundTripper(func(r *http.Request) (*http.Response, error) { return h.step(r) }),
+		Trace: &retrip.Trace{Host: func(s retrip.HostState) { h.states = append(h.states, s) }}}
+	return h
+}
+
+// call makes requests, one after the other, whose attempts all have the same outcome.
+func (h *hostTold) call(times int, step play.Step, pause time.Duration) {
+	h.step = step
+	for range times {
+		try(h, play.Request(h.t, "GET", nil))
+		time.Sleep(pause)
+	}
+}
+
 // A budget that runs out is logged once, whatever the number of requests, and
 // once more when it is full again.
 func TestTrace_HostBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		var states []retrip.HostState
-		status := 503
-		tr := &retrip.Transport{
-			Base:   testenv.RoundTripper(func(r *http.Request) (*http.Response, error) { return play.Reply(status)(r) }),
-			Logger: slog.New(slog.NewTextHandler(&log, nil)),
-			Trace:  &retrip.Trace{Host: func(s retrip.HostState) { states = append(states, s) }},
-		}
-		call := func(times int) {
-			for range times {
-				play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
-			}
-		}
-		call(50)
-		assert.Equal(t, []string{"WARN retries_stopped"}, hostLog(log.String()))
-		require.Len(t, states, 1)
-		assert.Equal(t, 3, states[0].FailedRetries)
-		assert.Contains(t, log.String(), "tokens=3.5 failed_retries=3 last_give_up=retries_failing last_failure=server_error last_status=503\n")
-		status = 200
-		call(1)
-		assert.Len(t, states, 1, "not yet full")
-		status = 503
-		call(5)
-		assert.Len(t, states, 1, "running out again is not reported before it was full")
-		status = 200
-		call(100)
-		assert.Equal(t, []string{"WARN retries_stopped", "INFO budget_full"}, hostLog(log.String()))
-		require.Len(t, states, 2)
-		assert.Equal(t, states[1].Size, states[1].Tokens)
-		status = 503
-		call(50)
-		assert.Len(t, states, 3)
+		h := tellHost(t, retrip.Policy{})
+		h.call(50, play.Reply(503), 0)
+		assert.Equal(t, []string{"WARN retries_stopped"}, hostLog(h.log.String()))
+		assert.Contains(t, h.log.String(), "tokens=3.5 failed_retries=3 last_give_up=retries_failing last_failure=server_error last_status=503\n")
+		require.Len(t, h.states, 1)
+		assert.Equal(t, 3, h.states[0].FailedRetries)
+		h.call(1, play.Reply(200), 0)
+		h.call(5, play.Reply(503), 0)
+		assert.Len(t, h.states, 1, "it wasn't full")
+		h.call(100, play.Reply(200), 0)
+		assert.Equal(t, []string{"WARN retries_stopped", "INFO budget_full"}, hostLog(h.log.String()))
+		require.Len(t, h.states, 2)
+		assert.Equal(t, h.states[1].Size, h.states[1].Tokens)
+		h.call(50, play.Reply(503), 0)
+		assert.Len(t, h.states, 3)
 	})
 }
 
 // A route whose retries wait for successes is named, once.
 func TestTrace_HostRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		searches := 503
-		tr := &retrip.Transport{
-			Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-				status := 200
-				if strings.HasPrefix(r.URL.Path, "/v2/search/") {
-					status = searches
-				}
-				return play.Reply(status)(r)
-			}),
-			Logger: slog.New(slog.NewTextHandler(&log, nil)),
-		}
-		call := func(path string) {
+		h := tellHost(t, retrip.Policy{})
+		call := func(path string, status int) {
+			h.step = play.Reply(status)
 			req := play.Request(t, "GET", nil)
 			req.URL.Path = path
-			play.Finish(t, do(t, tr, req))
+			drop(t, h, req)
 		}
-		stopped := func() string { return play.Must(tr.HostState("example.com:80")).StoppedRoutes }
+		stopped := func() string { return play.Must(h.HostState("example.com:80")).StoppedRoutes }
 		for range 50 {
-			call("/v2/search/42")
+			call("/v2/search/42", 503)
 			for range 10 {
-				call("/v2/orders/42")
+				call("/v2/orders/42", 200)
 			}
 		}
-		assert.Equal(t, "GET /search", stopped())
-		assert.Equal(t, []string{"WARN retries_stopped"}, hostLog(log.String()))
-		assert.Contains(t, log.String(), `stopped_routes="GET /search"`)
-		searches = 200
+		assert.Equal(t, []string{"WARN retries_stopped"}, hostLog(h.log.String()))
+		assert.Contains(t, h.log.String(), `stopped_routes="GET /search"`)
 		for range 2 {
 			assert.Equal(t, "GET /search", stopped())
-			call("/v2/search/42")
+			call("/v2/search/42", 200)
 		}
 		assert.Empty(t, stopped())
 		for range 253 {
-			require.Len(t, play.Held(tr), 1)
-			call("/v2/search/42")
+			require.Len(t, play.Held(h.Transport), 1)
+			call("/v2/search/42", 200)
 		}
-		assert.Empty(t, play.Held(tr))
+		assert.Empty(t, play.Held(h.Transport))
 	})
 }
 
 // The last token may come back from a retry that is never sent.
 func TestTrace_HostBudgetFullByReturn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		tr := &retrip.Transport{
-			Base:   testenv.RoundTripper(func(*http.Request) (*http.Response, error) { return nil, os.ErrDeadlineExceeded }),
-			Policy: play.With(func(p *retrip.Policy) { p.Budget = 1; p.MaxAttempts = 2 }),
-			Logger: slog.New(slog.NewTextHandler(&log, nil)),
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		h := tellHost(t, play.With(func(p *retrip.Policy) { p.Budget = 1; p.MaxAttempts = 2 }))
+		h.step = play.Err(os.ErrDeadlineExceeded)
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
-		time.AfterFunc(500*time.Millisecond, cancel)
-		go func() {
-			time.Sleep(100 * time.Millisecond)
-			_, err := tr.RoundTrip(play.Request(t, "GET", nil))
-			assert.ErrorIs(t, err, os.ErrDeadlineExceeded)
-		}()
-		_, err := tr.RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
-		require.ErrorIs(t, err, context.Canceled)
-		assert.Equal(t, []string{"WARN retries_stopped", "INFO budget_full"}, hostLog(log.String()))
+		time.AfterFunc(100*time.Millisecond, func() {
+			assert.ErrorIs(t, try(h, play.Request(t, "GET", nil)), os.ErrDeadlineExceeded)
+		})
+		require.ErrorIs(t, try(h, play.Request(t, "GET", nil).WithContext(cancelOnly{ctx})), context.DeadlineExceeded)
+		assert.Equal(t, []string{"WARN retries_stopped", "INFO budget_full"}, hostLog(h.log.String()))
 	})
 }
+
+// cancelOnly is a context without a deadline that its end would tell.
+type cancelOnly struct{ context.Context }
+
+func (cancelOnly) Deadline() (time.Time, bool) { return time.Time{}, false }
 
 // Outages of a host, one behind a breaker and one with pauses, under hundreds
 // of requests: what the log says at level Info about the host and about refused
 // requests.
 func TestTrace_HostOutageIsSaidOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
-		step := play.Reply(503)
-		tr := &retrip.Transport{
-			Base:   testenv.RoundTripper(func(r *http.Request) (*http.Response, error) { return step(r) }),
-			Policy: retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 5}},
-			Logger: slog.New(slog.NewTextHandler(&log, nil)),
-		}
-		for range 1800 {
-			try(tr, play.Request(t, "GET", nil))
-			time.Sleep(time.Second / 30)
-		}
-		assert.Equal(t, []string{"WARN breaker_open"}, hostLog(log.String()))
-		assert.Less(t, strings.Count(log.String(), "\n"), 40, "a minute of 1800 requests")
-		step = play.Reply(200)
+		h := tellHost(t, retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.5, MinVolume: 5}})
+		h.call(1800, play.Reply(503), time.Second/30)
+		assert.Equal(t, []string{"WARN breaker_open"}, hostLog(h.log.String()))
+		assert.Less(t, strings.Count(h.log.String(), "\n"), 40, "a minute of 1800 requests")
 		time.Sleep(10 * time.Second)
-		for range 30 {
-			try(tr, play.Request(t, "GET", nil))
-			time.Sleep(time.Second)
-		}
-		assert.Equal(t, []string{"WARN breaker_open", "INFO breaker_closed"}, hostLog(log.String()))
+		h.call(30, play.Reply(200), time.Second)
+		assert.Equal(t, []string{"WARN breaker_open", "INFO breaker_closed"}, hostLog(h.log.String()))
 
-		log.Reset()
-		step = play.Reply(503, "Retry-After: 5")
-		tr = &retrip.Transport{Base: tr.Base, Logger: tr.Logger, Policy: retrip.Policy{MaxAttempts: 1}}
-		for range 100 {
-			play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
-			time.Sleep(time.Second)
-		}
-		assert.Equal(t, []string{"WARN paused"}, hostLog(log.String()), "one pause that grows")
+		h = tellHost(t, retrip.Policy{MaxAttempts: 1})
+		h.call(100, play.Reply(503, "Retry-After: 5"), time.Second)
+		assert.Equal(t, []string{"WARN paused"}, hostLog(h.log.String()), "one pause that grows")
 	})
 }
 
