@@ -4,7 +4,6 @@
 package retrip_test
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -27,35 +26,28 @@ import (
 //
 //retrip:promise P9 P21
 func TestHedge_Overheard(t *testing.T) {
-	word := http.Header{"Retry-After": {"7"}}
-	reset := errors.New("reset")
-	good := leg{after: 2 * usual, status: 200}
-	bad := leg{after: 2 * usual, status: 500}
-	for name, tt := range map[string]struct {
-		legs  func(refused leg) []leg
-		final bool // Classify says that nothing is retried
-	}{
-		"the hedge, first is good": {legs: func(r leg) []leg { return []leg{{after: 4 * usual, status: 200}, r} }},
-		"the first, hedge is good": {legs: func(r leg) []leg { return []leg{r, good} }},
-		"the hedge, first fails":   {legs: func(r leg) []leg { return []leg{bad, r} }},
-		"the first, hedge fails":   {legs: func(r leg) []leg { return []leg{r, bad} }},
-		"the hedge, first breaks":  {legs: func(r leg) []leg { return []leg{{after: 2 * usual, err: reset}, r} }},
-		"the first, hedge breaks":  {legs: func(r leg) []leg { return []leg{r, {after: 2 * usual, err: reset}} }},
-		"final":                    {legs: func(r leg) []leg { return []leg{r, good} }, final: true},
+	for name, legs := range map[string]func(refused leg) []leg{
+		"the hedge, first is good": func(r leg) []leg { return []leg{good(4), r} },
+		"the first, hedge is good": func(r leg) []leg { return []leg{r, good(2)} },
+		"the hedge, first fails":   func(r leg) []leg { return []leg{bad(2, 500), r} },
+		"the first, hedge fails":   func(r leg) []leg { return []leg{r, bad(2, 500)} },
+		"the hedge, first breaks":  func(r leg) []leg { return []leg{broken(2), r} },
+		"the first, hedge breaks":  func(r leg) []leg { return []leg{r, broken(2)} },
+		"final":                    func(r leg) []leg { return []leg{r, good(2)} }, // Classify says that nothing is retried
 	} {
 		for _, gate := range []retrip.Switch{retrip.Off, retrip.On} {
 			for _, status := range []int{503, 429, 500} {
 				bubble(t, fmt.Sprintf("%s, gate %v, %d", name, gate, status), func(t *testing.T) {
 					policy := retrip.Policy{MaxAttempts: 2, Gate: retrip.Gate{Enabled: gate}}
-					if tt.final {
+					if name == "final" {
 						policy.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.Final }
 					}
 					tr, base := hedging(t, policy)
-					base.legs = tt.legs(leg{after: 2 * usual, status: status, header: word})
+					base.legs = legs(leg{after: of(2), status: status, header: http.Header{"Retry-After": {"7"}}})
 					drop(t, tr, get(t.Context()))
 					assert.Len(t, base.seen, 2)
 					paused := play.Gather(t, tr.Metrics)["default"]["pauses_total"]
-					if status == 500 || status == 429 && gate == retrip.Off || tt.final {
+					if status == 500 || status == 429 && gate == retrip.Off || name == "final" {
 						assert.Zero(t, paused, "the answer is about its own request")
 						return
 					}
@@ -78,8 +70,7 @@ func TestHedge_Overheard(t *testing.T) {
 //retrip:promise P9 P21
 func TestHedge_OverheardAtOnce(t *testing.T) {
 	refused := leg{after: 2 * usual, status: 503, header: http.Header{"Retry-After": {"7"}}}
-	slow := leg{after: 10 * usual, status: 200}
-	for name, legs := range map[string][]leg{"the first": {refused, slow}, "the hedge": {slow, refused}} {
+	for name, legs := range map[string][]leg{"the first": {refused, good(10)}, "the hedge": {good(10), refused}} {
 		for _, gate := range []retrip.Switch{retrip.Off, retrip.On} {
 			bubble(t, fmt.Sprintf("%s, gate %v", name, gate), func(t *testing.T) {
 				tr, base := hedging(t, retrip.Policy{Gate: retrip.Gate{Enabled: gate}})
@@ -152,8 +143,8 @@ func TestHedge_FailureWaits(t *testing.T) {
 	}
 	bubble(t, "hangs", func(t *testing.T) {
 		tr, base := hedging(t, retrip.Policy{Backoff: now})
-		for _, first := range []leg{{after: 2 * usual, status: 503}, {after: 2 * usual, err: errors.New("reset")}} {
-			base.script(first, leg{after: never, status: 200}, leg{after: usual, status: 200})
+		for _, first := range []leg{bad(2, 503), broken(2)} {
+			base.script(first, hangs, good(1))
 			began := time.Now()
 			resp := do(t, tr, get(t.Context()))
 			require.NoError(t, resp.Body.Close())
@@ -192,35 +183,5 @@ func TestHedge_FailureWaits(t *testing.T) {
 			}
 			check(t, tr, s.URL+"/late")
 		})
-	}
-}
-
-// Nobody is asked to judge an attempt that has lost: Classify doesn't run after RoundTrip
-// has returned.
-//
-//retrip:promise P21
-func TestHedge_LoserIsNotJudged(t *testing.T) {
-	for name, loser := range map[string]leg{
-		"canceled": {after: never, status: 200},
-		"answers":  {after: 5 * usual, status: 200, deaf: true},
-		"fails":    {after: 5 * usual, err: errors.New("reset"), deaf: true},
-	} {
-		for _, legs := range [][]leg{{{after: 3 * usual, status: 200}, loser}, {loser, {after: usual, status: 200}}} {
-			bubble(t, name, func(t *testing.T) {
-				var judged atomic.Int32
-				tr, base := hedging(t, retrip.Policy{Classify: func(_ *http.Request, _ *http.Response, err error) retrip.Verdict {
-					judged.Add(1)
-					assert.NoError(t, err)
-					return retrip.ByRule
-				}})
-				base.legs = legs
-				judged.Store(0)
-				drop(t, tr, get(t.Context()))
-				before := judged.Load()
-				time.Sleep(10 * usual)
-				assert.Equal(t, before, judged.Load())
-				assert.Zero(t, base.open.Load())
-			})
-		}
 	}
 }

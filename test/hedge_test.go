@@ -177,67 +177,88 @@ func get(ctx context.Context) *http.Request {
 
 const never = time.Hour
 
+// good, bad and broken are attempts that take so many times the usual time.
+func good(times float64) leg            { return leg{after: of(times), status: 200} }
+func bad(times float64, status int) leg { return leg{after: of(times), status: status} }
+func broken(times float64) leg          { return leg{after: of(times), err: errReset} }
+func of(times float64) time.Duration    { return time.Duration(times * float64(usual)) }
+
+// deaf is a leg that doesn't notice the end of its attempt.
+func deaf(l leg) leg { l.deaf = true; return l }
+
+var (
+	errReset = errors.New("reset")
+	hangs    = leg{after: never, status: 200}
+)
+
 // The first good answer wins, whichever attempt it comes from, and the other attempt is
-// canceled at that instant. A failure never beats a running attempt.
+// canceled at that instant. A failure never beats a running attempt. Nobody is asked to
+// judge an attempt that has lost: Classify doesn't run after RoundTrip has returned.
 //
 //retrip:promise P21
 func TestHedge_Winner(t *testing.T) {
-	reset := errors.New("reset")
 	for name, tt := range map[string]struct {
 		legs   []leg
 		status int
-		took   time.Duration // until RoundTrip returns
+		took   float64 // until RoundTrip returns, in the usual time
 		result string
 	}{
-		"second is faster":            {[]leg{{after: never}, {after: usual, status: 200}}, 200, 2 * usual, "won"},
-		"first is faster":             {[]leg{{after: 2 * usual, status: 200}, {after: never}}, 200, 2 * usual, "lost"},
-		"503 at once":                 {[]leg{{after: 10 * usual, status: 200}, {status: 503}}, 200, 10 * usual, "failed"},
-		"429 at once":                 {[]leg{{after: 10 * usual, status: 200}, {status: 429}}, 200, 10 * usual, "failed"},
-		"error at once":               {[]leg{{after: 10 * usual, status: 200}, {err: reset}}, 200, 10 * usual, "failed"},
-		"503 late":                    {[]leg{{after: 2 * usual, status: 503}, {after: 10 * usual, status: 200}}, 200, 11 * usual, "won"},
-		"error late":                  {[]leg{{after: 2 * usual, err: reset}, {after: 10 * usual, status: 200}}, 200, 11 * usual, "won"},
-		"404 is an answer":            {[]leg{{after: never}, {after: usual, status: 404}}, 404, 2 * usual, "won"},
-		"504 of one, 404 of other":    {[]leg{{after: 3 * usual, status: 404}, {status: 504}}, 404, 3 * usual, "failed"},
-		"the first ignores its end":   {[]leg{{after: 5 * usual, status: 200, deaf: true}, {after: usual, status: 200}}, 200, 5 * usual, "won"},
-		"the second ignores its end":  {[]leg{{after: 2 * usual, status: 200}, {after: 5 * usual, status: 200, deaf: true}}, 200, 2 * usual, "lost"},
-		"both at the same instant":    {[]leg{{after: 2 * usual, status: 200}, {after: usual, status: 200}}, 200, 2 * usual, ""},
-		"the first at its delay":      {[]leg{{after: usual, status: 200}}, 200, usual, ""},
-		"the first before its delay":  {[]leg{{after: usual / 2, status: 200}}, 200, usual / 2, "none"},
-		"the first fails before that": {[]leg{{after: usual / 2, status: 503}, {after: 0, status: 200}}, 200, usual / 2, "none"},
-		"a retry, however late":       {[]leg{{status: 503}, {after: 20 * usual, status: 200}, {status: 200}}, 200, 20 * usual, "none"},
+		"second is faster":            {[]leg{hangs, good(1)}, 200, 2, "won"},
+		"first is faster":             {[]leg{good(2), hangs}, 200, 2, "lost"},
+		"503 at once":                 {[]leg{good(10), bad(0, 503)}, 200, 10, "failed"},
+		"429 at once":                 {[]leg{good(10), bad(0, 429)}, 200, 10, "failed"},
+		"error at once":               {[]leg{good(10), broken(0)}, 200, 10, "failed"},
+		"503 late":                    {[]leg{bad(2, 503), good(10)}, 200, 11, "won"},
+		"error late":                  {[]leg{broken(2), good(10)}, 200, 11, "won"},
+		"404 is an answer":            {[]leg{hangs, bad(1, 404)}, 404, 2, "won"},
+		"504 of one, 404 of other":    {[]leg{bad(3, 404), bad(0, 504)}, 404, 3, "failed"},
+		"the first ignores its end":   {[]leg{deaf(good(5)), good(1)}, 200, 5, "won"},
+		"the second ignores its end":  {[]leg{good(2), deaf(good(5))}, 200, 2, "lost"},
+		"the first fails after that":  {[]leg{deaf(broken(5)), good(1)}, 200, 5, "won"},
+		"the second fails after that": {[]leg{good(3), deaf(broken(5))}, 200, 3, "lost"},
+		"both at the same instant":    {[]leg{good(2), good(1)}, 200, 2, ""},
+		"the first at its delay":      {[]leg{good(1)}, 200, 1, ""},
+		"the first before its delay":  {[]leg{good(.5)}, 200, .5, "none"},
+		"the first fails before that": {[]leg{bad(.5, 503), good(0)}, 200, .5, "none"},
+		"a retry, however late":       {[]leg{bad(0, 503), good(20), good(0)}, 200, 20, "none"},
 	} {
-		bubble(t, name, func(t *testing.T) {
-			tr, base := hedging(t, retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}})
-			base.legs = tt.legs
-			began := time.Now()
-			req := get(t.Context())
-			resp, err := tr.RoundTrip(req)
-			require.NoError(t, err)
-			took := time.Since(began)
-			assert.Equal(t, tt.status, resp.StatusCode)
-			// The delay moves while nothing happens.
-			assert.InDelta(t, tt.took.Seconds(), took.Seconds(), (usual / 3).Seconds())
-			assert.Same(t, req, resp.Request)
-			_, err = io.ReadAll(resp.Body)
-			assert.NoError(t, err, "the winner's body lives")
-			assert.NoError(t, resp.Body.Close())
-			returned := began.Add(took)
-			synctest.Wait()
-			for i, l := range tt.legs {
-				if i < len(base.ended) && !l.deaf {
-					assert.LessOrEqual(t, base.ended[i].Sub(returned), time.Duration(0), "attempt %d has ended", i)
+		for _, judge := range []bool{false, true} {
+			bubble(t, fmt.Sprint(name, " judged ", judge), func(t *testing.T) {
+				policy := retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}}
+				var judged atomic.Int32
+				if judge {
+					policy.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { judged.Add(1); return retrip.ByRule }
 				}
-			}
-			time.Sleep(10 * usual)
-			assert.Zero(t, base.open.Load())
-			m := play.Gather(t, tr.Metrics)["default"]
-			if tt.result == "none" {
-				assert.Zero(t, m["hedges_total"])
-			} else if tt.result != "" {
-				assert.EqualValues(t, 1, m["hedges_total "+tt.result])
-				assert.EqualValues(t, 1, m["hedges_total"])
-			}
-		})
+				tr, base := hedging(t, policy)
+				base.legs = tt.legs
+				began := time.Now()
+				req := get(t.Context())
+				resp := do(t, tr, req)
+				took, asked := time.Since(began), judged.Load()
+				assert.Equal(t, tt.status, resp.StatusCode)
+				// The delay moves while nothing happens.
+				assert.InDelta(t, of(tt.took).Seconds(), took.Seconds(), (usual / 3).Seconds())
+				assert.Same(t, req, resp.Request)
+				play.Finish(t, resp) // the winner's body lives
+				returned := began.Add(took)
+				synctest.Wait()
+				for i, l := range tt.legs {
+					if i < len(base.ended) && !l.deaf {
+						assert.LessOrEqual(t, base.ended[i].Sub(returned), time.Duration(0), "attempt %d has ended", i)
+					}
+				}
+				time.Sleep(10 * usual)
+				assert.Zero(t, base.open.Load())
+				assert.Equal(t, asked, judged.Load())
+				m := play.Gather(t, tr.Metrics)["default"]
+				if tt.result == "none" {
+					assert.Zero(t, m["hedges_total"])
+				} else if tt.result != "" {
+					assert.EqualValues(t, 1, m["hedges_total "+tt.result])
+					assert.EqualValues(t, 1, m["hedges_total"])
+				}
+			})
+		}
 	}
 }
 
@@ -247,25 +268,24 @@ func TestHedge_Winner(t *testing.T) {
 //
 //retrip:promise P21 P3 P9
 func TestHedge_BothFail(t *testing.T) {
-	one, two := errors.New("one"), errors.New("two")
-	later := http.Header{"Retry-After": {"7"}}
+	one, two := leg{after: of(2), err: errors.New("one")}, leg{after: of(2), err: errors.New("two")}
+	late, quick := leg{after: of(4), err: one.err}, leg{err: two.err}
+	later := func(l leg) leg { l.header = http.Header{"Retry-After": {"7"}}; return l }
 	for name, tt := range map[string]struct {
 		legs   []leg
-		status int           // that RoundTrip returns if these were all attempts; 0: an error
-		errs   []error       // in its error
-		wait   time.Duration // before a retry
+		status int           // that RoundTrip returns if these were all attempts; 0: an error with both
+		wait   time.Duration // before a retry; 0: it is forbidden
 		reason retrip.Reason // of the retry
-		forbid bool
 	}{
-		"503 and 502":            {legs: []leg{{after: 2 * usual, status: 503}, {after: 2 * usual, status: 502}}, status: 503, wait: time.Second, reason: retrip.ReasonServerError},
-		"the first at last":      {legs: []leg{{after: 4 * usual, status: 503}, {status: 502}}, status: 503, wait: time.Second, reason: retrip.ReasonServerError},
-		"503 and an error":       {legs: []leg{{after: 2 * usual, status: 503}, {after: 2 * usual, err: two}}, status: 503, wait: time.Second, reason: retrip.ReasonServerError},
-		"an error and 503":       {legs: []leg{{after: 2 * usual, err: one}, {after: 2 * usual, status: 503}}, status: 503, wait: time.Second, reason: retrip.ReasonServerError},
-		"errors":                 {legs: []leg{{after: 2 * usual, err: one}, {after: 2 * usual, err: two}}, errs: []error{one, two}, wait: time.Second, reason: retrip.ReasonError},
-		"the second error first": {legs: []leg{{after: 4 * usual, err: one}, {err: two}}, errs: []error{one, two}, wait: time.Second, reason: retrip.ReasonError},
-		"the first says when":    {legs: []leg{{after: 2 * usual, status: 503, header: later}, {after: 2 * usual, err: two}}, status: 503, wait: 7 * time.Second, reason: retrip.ReasonServerError},
-		"the second says when":   {legs: []leg{{after: 2 * usual, status: 503}, {after: 2 * usual, status: 429, header: later}}, status: 503, wait: 7 * time.Second, reason: retrip.ReasonServerError},
-		"the second forbids":     {legs: []leg{{after: 2 * usual, status: 503}, {status: 500, header: http.Header{"X-Should-Retry": {"false"}}}}, status: 503, forbid: true},
+		"503 and 502":            {[]leg{bad(2, 503), bad(2, 502)}, 503, time.Second, retrip.ReasonServerError},
+		"the first at last":      {[]leg{bad(4, 503), bad(0, 502)}, 503, time.Second, retrip.ReasonServerError},
+		"503 and an error":       {[]leg{bad(2, 503), two}, 503, time.Second, retrip.ReasonServerError},
+		"an error and 503":       {[]leg{one, bad(2, 503)}, 503, time.Second, retrip.ReasonServerError},
+		"errors":                 {[]leg{one, two}, 0, time.Second, retrip.ReasonError},
+		"the second error first": {[]leg{late, quick}, 0, time.Second, retrip.ReasonError},
+		"the first says when":    {[]leg{later(bad(2, 503)), two}, 503, 7 * time.Second, retrip.ReasonServerError},
+		"the second says when":   {[]leg{bad(2, 503), later(bad(2, 429))}, 503, 7 * time.Second, retrip.ReasonServerError},
+		"the second forbids":     {[]leg{bad(2, 503), {status: 500, header: http.Header{"X-Should-Retry": {"false"}}}}, 503, 0, ""},
 	} {
 		for _, attempts := range []int{2, 4} {
 			bubble(t, fmt.Sprintf("%s, %d attempts", name, attempts), func(t *testing.T) {
@@ -282,7 +302,7 @@ func TestHedge_BothFail(t *testing.T) {
 				for _, r := range base.seen {
 					numbers = append(numbers, r.Header.Get("Retry-Attempt"))
 				}
-				if attempts == 2 || tt.forbid {
+				if attempts == 2 || tt.wait == 0 {
 					assert.Equal(t, []string{"", "2"}, numbers)
 					assert.EqualValues(t, 1, m["requests_total gave_up"])
 					assert.Len(t, events, 4, "Attempt, Hedge, GiveUp, Done")
@@ -291,8 +311,8 @@ func TestHedge_BothFail(t *testing.T) {
 						require.Error(t, err)
 						e := play.AsError(t, err)
 						assert.Equal(t, 2, e.Attempts)
-						for _, want := range tt.errs {
-							assert.ErrorIs(t, err, want)
+						for _, leg := range tt.legs {
+							assert.ErrorIs(t, err, leg.err)
 						}
 						return
 					}
@@ -386,36 +406,32 @@ func TestHedge_Who(t *testing.T) {
 //
 //retrip:promise P21
 func TestHedge_Skips(t *testing.T) {
-	fail := func(n int, status int, header http.Header) func(*testing.T, *retrip.Transport, *hedgeBase) {
-		return func(t *testing.T, tr *retrip.Transport, base *hedgeBase) {
-			for range n {
-				base.legs = append(base.legs, leg{status: status, header: header})
-			}
-			for i := 0; i < n && len(base.legs) > 0; i++ {
-				try(tr, get(t.Context()))
-			}
-			base.legs = nil
+	fail := func(t *testing.T, tr *retrip.Transport, base *hedgeBase, n, status int, after ...string) {
+		for range n {
+			base.legs = append(base.legs, leg{status: status, header: http.Header{"Retry-After": after}})
 		}
+		for i := 0; i < n && len(base.legs) > 0; i++ {
+			try(tr, get(t.Context()))
+		}
+		base.legs = nil
 	}
 	now := retrip.Backoff{Base: retrip.Off, ThrottleBase: retrip.Off}
 	for name, tt := range map[string]struct {
 		policy  retrip.Policy
 		prepare func(*testing.T, *retrip.Transport, *hedgeBase)
 	}{
-		"tokens": {retrip.Policy{Backoff: now, MaxAttempts: 2, Budget: 1}, fail(2, 503, nil)},
-		"paused": {retrip.Policy{MaxAttempts: 2, MaxWait: 3 * time.Second, Deadline: time.Second}, fail(1, 503, http.Header{"Retry-After": {"3"}})},
-		"gate": {retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, Budget: retrip.Off}, func(t *testing.T, tr *retrip.Transport, base *hedgeBase) {
-			fail(1, 429, http.Header{"Retry-After": {"1"}})(t, tr, base)
-		}},
+		"tokens":   {retrip.Policy{Backoff: now, MaxAttempts: 2, Budget: 1}, func(t *testing.T, tr *retrip.Transport, base *hedgeBase) { fail(t, tr, base, 2, 503) }},
+		"paused":   {retrip.Policy{MaxAttempts: 2, MaxWait: 3 * time.Second, Deadline: time.Second}, func(t *testing.T, tr *retrip.Transport, base *hedgeBase) { fail(t, tr, base, 1, 503, "3") }},
+		"gate":     {retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, Budget: retrip.Off}, func(t *testing.T, tr *retrip.Transport, base *hedgeBase) { fail(t, tr, base, 1, 429, "1") }},
 		"low_rate": {retrip.Policy{}, func(*testing.T, *retrip.Transport, *hedgeBase) { time.Sleep(time.Minute) }},
 		"spent": {retrip.Policy{}, func(t *testing.T, tr *retrip.Transport, base *hedgeBase) {
 			for range 2 {
-				base.legs = []leg{{after: never}, {status: 200}}
+				base.legs = []leg{hangs, good(0)}
 				drop(t, tr, get(t.Context()))
 			}
 		}},
 		"breaker": {retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.1, MinVolume: 2, OpenFor: time.Second}, Budget: retrip.Off, Backoff: now}, func(t *testing.T, tr *retrip.Transport, base *hedgeBase) {
-			fail(4, 503, nil)(t, tr, base)
+			fail(t, tr, base, 4, 503)
 			time.Sleep(1500 * time.Millisecond)
 		}},
 	} {
@@ -439,14 +455,14 @@ func TestHedge_Skips(t *testing.T) {
 //retrip:promise P21 P10 P13
 func TestHedge_Cancellation(t *testing.T) {
 	for name, legs := range map[string][]leg{
-		"the second wins":    {{after: never}, {after: 2 * usual, status: 200}},
-		"the first wins":     {{after: 3 * usual, status: 200}, {after: never}},
-		"the first fails":    {{after: 2 * usual, status: 503}, {after: 2 * usual, status: 200}},
-		"the first errs":     {{after: 2 * usual, err: errors.New("reset")}, {after: 2 * usual, status: 200}},
-		"the second fails":   {{after: 3 * usual, status: 200}, {after: usual, status: 503}},
-		"both fail":          {{after: 2 * usual, status: 503}, {after: 2 * usual, status: 503}, {after: usual, status: 200}},
-		"both hang":          {{after: never}, {after: never}},
-		"both at one moment": {{after: 2 * usual, status: 200}, {after: usual, status: 200}},
+		"the second wins":    {hangs, good(2)},
+		"the first wins":     {good(3), hangs},
+		"the first fails":    {bad(2, 503), good(2)},
+		"the first errs":     {broken(2), good(2)},
+		"the second fails":   {good(3), bad(1, 503)},
+		"both fail":          {bad(2, 503), bad(2, 503), good(1)},
+		"both hang":          {hangs, hangs},
+		"both at one moment": {good(2), good(1)},
 	} {
 		for at := time.Duration(0); at <= 5*usual; at += usual / 4 {
 			for _, cause := range []error{nil, errors.New("cause")} {
@@ -489,34 +505,31 @@ func TestHedge_Cancellation(t *testing.T) {
 //
 //retrip:promise P21 P5
 func TestHedge_Panics(t *testing.T) {
-	boom := errors.New("boom")
-	judge := func(status int) func(*http.Request, *http.Response, error) retrip.Verdict {
-		return func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
-			if resp != nil && resp.StatusCode == status {
-				panic(boom)
-			}
-			return retrip.ByRule
+	panics := func(times float64) leg { return leg{after: of(times), panics: "boom"} }
+	judge := func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
+		if resp != nil && resp.StatusCode == 201 {
+			panic("boom")
 		}
+		return retrip.ByRule
 	}
 	for name, tt := range map[string]struct {
-		legs     []leg
-		classify func(*http.Request, *http.Response, error) retrip.Verdict
-		trace    *retrip.Trace
-		want     any
+		legs  []leg
+		trace *retrip.Trace
+		want  any
 	}{
-		"first":                  {legs: []leg{{after: 2 * usual, panics: boom}, {after: never}}, want: boom},
-		"second":                 {legs: []leg{{after: never}, {after: usual, panics: boom}}, want: boom},
-		"both":                   {legs: []leg{{after: 2 * usual, panics: boom}, {after: usual, panics: boom}}, want: boom},
-		"first, second answers":  {legs: []leg{{after: 4 * usual, panics: boom, deaf: true}, {after: usual, status: 200}}, want: boom},
-		"first, second failed":   {legs: []leg{{after: 4 * usual, panics: boom}, {after: usual, status: 503}}, want: boom},
-		"second, first failed":   {legs: []leg{{after: 2 * usual, status: 503}, {after: 3 * usual, panics: boom}}, want: boom},
-		"second, too late":       {legs: []leg{{after: 2 * usual, status: 200}, {after: 3 * usual, panics: boom, deaf: true}}},
-		"judgement of the first": {legs: []leg{{after: 2 * usual, status: 201}, {after: never}}, classify: judge(201), want: boom},
-		"of the second":          {legs: []leg{{after: never}, {after: usual, status: 201}}, classify: judge(201), want: boom},
-		"hook":                   {legs: []leg{{after: never}, {after: usual, status: 200}}, trace: &retrip.Trace{Hedge: func(retrip.Event) { panic(boom) }}, want: boom},
+		"first":                  {[]leg{panics(2), hangs}, nil, "boom"},
+		"second":                 {[]leg{hangs, panics(1)}, nil, "boom"},
+		"both":                   {[]leg{panics(2), panics(1)}, nil, "boom"},
+		"first, second answers":  {[]leg{deaf(panics(4)), good(1)}, nil, "boom"},
+		"first, second failed":   {[]leg{panics(4), bad(1, 503)}, nil, "boom"},
+		"second, first failed":   {[]leg{bad(2, 503), panics(3)}, nil, "boom"},
+		"second, too late":       {[]leg{good(2), deaf(panics(3))}, nil, nil},
+		"judgement of the first": {[]leg{bad(2, 201), hangs}, nil, "boom"},
+		"of the second":          {[]leg{hangs, bad(1, 201)}, nil, "boom"},
+		"hook":                   {[]leg{hangs, good(1)}, &retrip.Trace{Hedge: func(retrip.Event) { panic("boom") }}, "boom"},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			tr, base := hedging(t, retrip.Policy{Classify: tt.classify})
+			tr, base := hedging(t, retrip.Policy{Classify: judge})
 			base.legs = tt.legs
 			func() {
 				defer func() { assert.Equal(t, tt.want, recover()) }()
