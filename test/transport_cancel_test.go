@@ -202,127 +202,101 @@ func TestTransport_ClientTimeout(t *testing.T) {
 	})
 }
 
-// The errors of retrip's own timeouts say so, unlike the caller's.
+// The errors of retrip's own timeouts say so, once, unlike the caller's. What a Base was
+// about as time ran out stays in the error, which says that nobody has canceled anything.
 //
-//retrip:promise P3 P5 P6 P10 P11
+//retrip:promise P3 P5 P6 P10 P11 P17
 func TestTransport_OwnTimeouts(t *testing.T) {
-	for name, hang := range map[string]play.Step{"the cause": play.Hang, "a cancellation": func(r *http.Request) (*http.Response, error) {
-		<-r.Context().Done()
-		return nil, r.Context().Err()
-	}} {
-		play.Bubble(t, "one attempt, as the server may have processed a POST, at a base that returns "+name, func(t *testing.T) {
-			base := play.Base(hang)
-			p := play.With(func(p *retrip.Policy) { p.AttemptTimeout = 50 * time.Millisecond })
-			_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(play.Request(t, "POST", nil))
-			assert.Equal(t, 1, base.Attempts())
-			assert.ErrorIs(t, err, context.DeadlineExceeded)
-			assert.NotErrorIs(t, err, context.Canceled)
-			assert.ErrorContains(t, err, "AttemptTimeout")
-			assert.NotErrorAs(t, err, new(*retrip.Error))
-			assert.True(t, (&url.Error{Err: err}).Timeout())
-			assert.True(t, err.(interface{ Temporary() bool }).Temporary())
-		})
-	}
-	play.Bubble(t, "attempts, all", func(t *testing.T) {
-		base := play.Base(play.Hang)
-		p := play.With(func(p *retrip.Policy) { p.AttemptTimeout = 50 * time.Millisecond })
-		_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(play.Request(t, "GET", nil))
-		assert.True(t, play.AsError(t, err).Timeout())
-		assert.Equal(t, "[0s 1.05s 2.1s 3.15s]", fmt.Sprint(base.At))
-		assert.Equal(t, 1, strings.Count(err.Error(), "AttemptTimeout"), "said once: %v", err)
-	})
-	play.Bubble(t, "deadline in flight", func(t *testing.T) {
-		base := play.Base(play.Reply(503), play.Hang)
-		p := play.With(func(p *retrip.Policy) { p.Deadline, p.AttemptTimeout = 3*time.Second, time.Hour })
-		start := time.Now()
-		_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(play.Request(t, "GET", nil))
-		assert.Equal(t, 3*time.Second, time.Since(start))
-		e := play.AsError(t, err)
-		assert.Equal(t, retrip.ReasonDeadline, e.Reason)
-		assert.True(t, e.Timeout())
-		assert.ErrorContains(t, err, "Policy.Deadline")
-	})
-	play.Bubble(t, "a response that comes with an error", func(t *testing.T) {
-		lost := play.NewReply(strings.NewReader("lost"))
-		base := play.Base(func(*http.Request) (*http.Response, error) {
-			return &http.Response{StatusCode: 200, Body: lost}, io.ErrUnexpectedEOF
-		}, play.Reply(200))
-		resp := do(t, &retrip.Transport{Base: base, Policy: play.Steady}, play.Request(t, "GET", nil))
-		assert.Equal(t, "ok", play.Finish(t, resp))
-		assert.EqualValues(t, 1, lost.Closed.Load())
-	})
-}
-
-// What a Base was about as time ran out stays in the error, which says that nobody has
-// canceled anything.
-//
-//retrip:promise P17
-func TestTransport_TimeoutsKeepBasesError(t *testing.T) {
 	inner := errors.New("token server")
-	away := func(err error) play.Step {
-		return func(r *http.Request) (*http.Response, error) {
-			<-r.Context().Done()
-			return nil, fmt.Errorf("%w: waiting for a token: %w", inner, &url.Error{Op: "Post", URL: "http://tokens/?s3cret", Err: err})
+	about := func(ctx context.Context) error {
+		return fmt.Errorf("%w: waiting for a token: %w", inner, &url.Error{Op: "Post", URL: "http://tokens/?s3cret", Err: ctx.Err()})
+	}
+	for how, end := range map[string]func(context.Context) error{
+		"the cause": context.Cause, "a cancellation": context.Context.Err, "what it was about": about,
+		"an error of its own": func(context.Context) error { return inner },
+	} {
+		for limit, p := range map[string]retrip.Policy{
+			"AttemptTimeout":          {AttemptTimeout: time.Second, MaxAttempts: 1},
+			"AttemptTimeout, retries": {AttemptTimeout: time.Second, MaxAttempts: 4},
+			"AttemptTimeout, body":    {AttemptTimeout: time.Second, MaxAttempts: 1, WholeBody: 100},
+			"Deadline":                {Deadline: time.Second},
+		} {
+			play.Bubble(t, limit+"/"+how, func(t *testing.T) {
+				hang := func(ctx context.Context) error { <-ctx.Done(); return end(ctx) }
+				base := play.Base(func(r *http.Request) (*http.Response, error) { return nil, hang(r.Context()) })
+				if p.WholeBody > 0 {
+					base = play.Base(answers(200, nil, func(ctx context.Context) io.Reader {
+						return testenv.Reader(func([]byte) (int, error) { return 0, hang(ctx) })
+					}))
+				}
+				p.Backoff, p.Budget = play.Steady.Backoff, retrip.Off
+				resp, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(play.Request(t, "GET", nil))
+				if resp != nil {
+					_, err = readAll(t, resp)
+				}
+				name, _, _ := strings.Cut(limit, ",")
+				assert.Equal(t, 1, strings.Count(err.Error(), "retrip: no response within Policy."+name), "said once: %v", err)
+				assert.ErrorIs(t, err, context.DeadlineExceeded)
+				assert.NotErrorIs(t, err, context.Canceled)
+				assert.Equal(t, how != "an error of its own" || p.MaxAttempts == 4, (&url.Error{Err: err}).Timeout())
+				var timeout net.Error
+				require.ErrorAs(t, err, &timeout)
+				assert.True(t, timeout.Timeout())
+				assert.True(t, timeout.Temporary()) //lint:ignore SA1019 net/http's errors have it
+				if cause := end(t.Context()); cause != nil {
+					assert.ErrorIs(t, err, inner)
+					assert.ErrorContains(t, err, cause.Error()[:12])
+				}
+				if p.MaxAttempts == 4 {
+					assert.Equal(t, "[0s 2s 4s 6s]", fmt.Sprint(base.At))
+					assert.NotContains(t, err.Error(), "s3cret")
+				} else if p.Deadline == 0 {
+					assert.NotErrorAs(t, err, new(*retrip.Error), "one attempt")
+				}
+			})
 		}
 	}
-	for name, p := range map[string]retrip.Policy{
-		"AttemptTimeout": {AttemptTimeout: time.Second, MaxAttempts: 1},
-		"retries":        {AttemptTimeout: time.Second, MaxAttempts: 2},
-		"Deadline":       {Deadline: time.Second},
-		"WholeBody":      {AttemptTimeout: time.Second, MaxAttempts: 1, WholeBody: 100},
-	} {
-		play.Bubble(t, name, func(t *testing.T) {
-			step, limit := away(context.Canceled), "AttemptTimeout"
-			if p.Deadline > 0 {
-				limit = "Deadline"
-			}
-			if p.WholeBody > 0 {
-				step = func(r *http.Request) (*http.Response, error) {
-					resp, err := play.Reply(200)(r)
-					resp.Body = play.NewReply(testenv.Reader(func([]byte) (int, error) {
-						_, err := away(context.Canceled)(r)
-						return 0, err
-					}))
-					return resp, err
-				}
-			}
-			resp, err := (&retrip.Transport{Base: play.Base(step), Policy: p}).RoundTrip(play.Request(t, "GET", nil))
-			if resp != nil {
-				_, err = readAll(t, resp)
-			}
-			assert.ErrorContains(t, err, "retrip: no response within Policy."+limit)
-			assert.ErrorContains(t, err, "waiting for a token")
-			for _, want := range []error{context.DeadlineExceeded, inner} {
-				assert.ErrorIs(t, err, want)
-			}
-			assert.NotErrorIs(t, err, context.Canceled)
-			assert.ErrorAs(t, err, new(*url.Error))
-			assert.True(t, (&url.Error{Err: err}).Timeout())
-			var timeout net.Error
-			require.ErrorAs(t, err, &timeout)
-			assert.True(t, timeout.Timeout())
-			if e, ok := err.(*retrip.Error); ok {
-				assert.NotContains(t, e.Error(), "s3cret")
-			}
-		})
-	}
-	play.Bubble(t, "BodyIdleTimeout", func(t *testing.T) {
+	play.Bubble(t, "of a body", func(t *testing.T) {
 		base := play.Base(answers(200, nil, func(ctx context.Context) io.Reader {
-			return testenv.Reader(func([]byte) (int, error) {
-				<-ctx.Done()
-				return 0, fmt.Errorf("the cipher: %w", ctx.Err())
-			})
+			return testenv.Reader(func([]byte) (int, error) { <-ctx.Done(); return 0, fmt.Errorf("the cipher: %w", ctx.Err()) })
 		}))
-		_, err := readAll(t, do(t, &retrip.Transport{Base: base, Policy: retrip.Policy{BodyIdleTimeout: time.Second}}, play.Request(t, "GET", nil)))
+		_, err := fetch(t, &retrip.Transport{Base: base, Policy: retrip.Policy{BodyIdleTimeout: time.Second}})
 		assert.ErrorContains(t, err, "BodyIdleTimeout: the cipher")
 		assert.NotErrorIs(t, err, context.Canceled)
+	})
+	play.Bubble(t, "a POST isn't repeated", func(t *testing.T) {
+		base := play.Base(play.Hang)
+		_, err := (&retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: time.Second}}).RoundTrip(play.Request(t, "POST", nil))
+		assert.ErrorContains(t, err, "AttemptTimeout")
+		assert.Equal(t, 1, base.Attempts())
+	})
+	play.Bubble(t, "deadline in the second attempt", func(t *testing.T) {
+		start := time.Now()
+		_, err := (&retrip.Transport{Base: play.Base(play.Reply(503), play.Hang), Policy: retrip.Policy{Deadline: 3 * time.Second, AttemptTimeout: time.Hour}}).RoundTrip(play.Request(t, "GET", nil))
+		assert.Equal(t, 3*time.Second, time.Since(start))
+		assert.Equal(t, retrip.ReasonDeadline, play.AsError(t, err).Reason)
+		assert.ErrorContains(t, err, "Policy.Deadline")
 	})
 	play.Bubble(t, "the caller's deadline", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		_, err := (&retrip.Transport{Base: play.Base(away(context.Canceled))}).RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
+		_, err := (&retrip.Transport{Base: play.Base(func(r *http.Request) (*http.Response, error) { <-r.Context().Done(); return nil, about(r.Context()) })}).RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.ErrorIs(t, err, inner)
+	})
+}
+
+// A response that comes with an error is closed.
+//
+//retrip:promise P5
+func TestTransport_ResponseWithError(t *testing.T) {
+	play.Bubble(t, "", func(t *testing.T) {
+		lost := play.NewReply(strings.NewReader("lost"))
+		base := play.Base(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 200, Body: lost}, io.ErrUnexpectedEOF
+		}, play.Reply(200))
+		assert.Equal(t, "ok", play.Finish(t, do(t, &retrip.Transport{Base: base}, play.Request(t, "GET", nil))))
+		assert.EqualValues(t, 1, lost.Closed.Load())
 	})
 }
 
@@ -418,32 +392,6 @@ func TestCaller_ClientTimeout(t *testing.T) {
 				})
 			}
 		}
-	}
-}
-
-// A failure at the same instant as one of retrip's timeouts is not hidden by
-// it.
-//
-//retrip:promise P17
-func TestCaller_TimeoutHidesNothing(t *testing.T) {
-	lost := errors.New("lost")
-	for _, tt := range []struct {
-		name   string
-		policy retrip.Policy
-	}{
-		{"AttemptTimeout", retrip.Policy{AttemptTimeout: time.Second, MaxAttempts: 1}},
-		{"Deadline", retrip.Policy{Deadline: time.Second, MaxAttempts: 1}},
-	} {
-		play.Bubble(t, tt.name, func(t *testing.T) {
-			base := play.Base(func(r *http.Request) (*http.Response, error) {
-				<-r.Context().Done()
-				return nil, lost
-			})
-			_, err := (&retrip.Transport{Base: base, Policy: tt.policy}).RoundTrip(play.Request(t, "GET", nil))
-			assert.ErrorIs(t, err, lost)
-			assert.ErrorIs(t, err, context.DeadlineExceeded)
-			assert.ErrorContains(t, err, tt.name)
-		})
 	}
 }
 
