@@ -9,12 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -46,28 +44,6 @@ var contractSafe = []contractRow{
 				assert.EqualValues(t, 4, seen.Load(), "%s %q", key, value)
 			}
 		}
-	}},
-	{"P6 an error proves what each of its branches proves", func(t *testing.T, e contractEnv) {
-		e.unlimited = true
-		dial := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
-		for _, err := range []error{errors.Join(dial, io.EOF), errors.Join(io.EOF, dial), fmt.Errorf("%w: %w", io.EOF, dial), fmt.Errorf("wrapped: %w", errors.Join(dial, dial, syscall.EPIPE))} {
-			base := play.Base(play.Err(err))
-			_, got := e.transport(base).RoundTrip(play.Request(t, "POST", strings.NewReader("once")))
-			assert.Equal(t, err, got)
-			assert.Equal(t, 1, base.Attempts())
-		}
-		base := play.Base(play.Err(errors.Join(dial, dial)), play.Reply(200))
-		play.Finish(t, do(t, e.transport(base), play.Request(t, "POST", strings.NewReader("once"))))
-	}},
-	{"P6 an inner Transport's history is no proof", func(t *testing.T, e contractEnv) {
-		e.unlimited = true
-		dial := &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
-		base := play.Base(play.Err(io.EOF), play.Err(dial))
-		inner := e.transport(base)
-		inner.Policy.IdempotentMethods = []string{"POST"}
-		_, err := e.transport(inner).RoundTrip(play.Request(t, "POST", strings.NewReader("once")))
-		assert.Error(t, err)
-		assert.Equal(t, 4, base.Attempts(), "only by the inner Transport")
 	}},
 	{"P7 the body byte for byte on every attempt", func(t *testing.T, e contractEnv) {
 		payload := play.Pattern(60 << 10)
@@ -164,21 +140,6 @@ var contractSafe = []contractRow{
 			assert.GreaterOrEqual(t, at[1].Sub(at[0]), 7*time.Second)
 			assert.LessOrEqual(t, at[1].Sub(at[0]), 11*time.Second)
 		}
-	}},
-	{"P10 no wait that can't end before the deadline", func(t *testing.T, e contractEnv) {
-		var seen int
-		s, tr := e.serve(t, func(w http.ResponseWriter, _ *http.Request) {
-			seen++
-			w.Header().Set("Retry-After", "2")
-			http.Error(w, "in 2 s", http.StatusServiceUnavailable)
-		})
-		ctx, cancel := context.WithTimeout(t.Context(), 600*time.Millisecond)
-		defer cancel()
-		start := time.Now()
-		resp := do(t, tr, play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
-		assert.Equal(t, "in 2 s\n", play.Finish(t, resp))
-		assert.Less(t, time.Since(start), 50*time.Millisecond)
-		assert.Equal(t, 1, seen)
 	}},
 	{"P10 cancellation ends a wait at once", func(t *testing.T, e contractEnv) {
 		s, tr := e.serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -307,14 +268,5 @@ var contractSafe = []contractRow{
 		ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Done: func(ev retrip.Event) { sends = ev.Sends }})
 		play.Finish(t, do(t, tr, play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx)))
 		assert.Equal(t, 1, sends)
-	}},
-	{"P19 one reason, the same everywhere", func(t *testing.T, e contractEnv) {
-		h, _ := play.Flaky(99, 500, nil)
-		s, tr := e.serve(t, h)
-		var reasons []retrip.Reason
-		note := func(ev retrip.Event) { reasons = append(reasons, ev.Reason) }
-		ctx := retrip.WithTrace(t.Context(), &retrip.Trace{Retry: note, GiveUp: note, Done: note})
-		play.Finish(t, do(t, tr, play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx)))
-		assert.Equal(t, []retrip.Reason{"server_error", "server_error", "server_error", "max_attempts", "max_attempts"}, reasons)
 	}},
 }

@@ -65,13 +65,7 @@ func TestTransport_BreakerAtALowRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		base := play.Base(play.Reply(503))
 		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{OpenFor: time.Minute}}}
-		get := func() error {
-			resp, err := tr.RoundTrip(play.Request(t, "GET", nil))
-			if err == nil {
-				play.Finish(t, resp)
-			}
-			return err
-		}
+		get := func() error { return try(tr, play.Request(t, "GET", nil)) }
 		for range 20 {
 			require.EqualValues(t, "closed", play.Must(tr.HostState("example.com:80")).Breaker)
 			require.NoError(t, get())
@@ -83,33 +77,6 @@ func TestTransport_BreakerAtALowRate(t *testing.T) {
 		assert.Equal(t, retrip.ReasonBreakerOpen, failure.Reason)
 		assert.Len(t, base.At, 20)
 	})
-}
-
-func TestTransport_ThrottleBase(t *testing.T) {
-	schedule := retrip.Backoff{Base: time.Second, Cap: 30 * time.Second, ThrottleBase: 5 * time.Second, Jitter: retrip.NoJitter}
-	for _, tt := range []struct {
-		name  string
-		gate  bool
-		steps []play.Step
-		at    string
-	}{
-		{"429 without a word", false, []play.Step{play.Reply(429), play.Reply(503), play.Reply(429), play.Reply(200)}, "[0s 5s 7s 27s]"},
-		{"Retry-After names the wait", false, []play.Step{play.Reply(429, "Retry-After: 1"), play.Reply(200)}, "[0s 1s]"},
-		{"in the dialect", false, []play.Step{play.Reply(429, "Retry-After-Ms: 1000"), play.Reply(200)}, "[0s 1s]"},
-		{"Retry-After: 0 names none", false, []play.Step{play.Reply(429, "Retry-After: 0"), play.Reply(200)}, "[0s 5s]"},
-		{"a gate", true, []play.Step{play.Reply(429), play.Reply(200)}, "[0s 5s]"},
-	} {
-		play.Bubble(t, tt.name, func(t *testing.T) {
-			base := play.Base(tt.steps...)
-			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Backoff: schedule, Gate: retrip.Gate{Enabled: play.Toggle(tt.gate)}, Dialects: []string{"retry-after-ms"}}}
-			play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
-			for i := range base.At {
-				// The wait is up to 1 s longer than Retry-After.
-				base.At[i] = base.At[i].Truncate(time.Second)
-			}
-			assert.Equal(t, tt.at, fmt.Sprint(base.At))
-		})
-	}
 }
 
 func TestJitter_String(t *testing.T) {
