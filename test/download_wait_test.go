@@ -194,53 +194,48 @@ func TestResume_SilentTurn(t *testing.T) {
 func TestResume_LeavesTurns(t *testing.T) {
 	for _, how := range []string{"context", "close", "client", "hook"} {
 		bubble(t, how, func(t *testing.T) {
-			const longest = 15 * time.Minute // Resume/4; the first turn comes after a quarter of it
+			const longest, leave = 15 * time.Minute, 10 * time.Minute // Resume/4; the first turn comes after a quarter of it
 			o := newOutage(1000)
 			tr := &retrip.Transport{Base: o, Policy: retrip.Policy{Resume: time.Hour, Budget: 1, Backoff: retrip.Backoff{Cap: 24 * time.Hour}}}
 			o.leaves(time.Second, -1)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			client := &http.Client{Transport: tr}
-			if how == "client" {
-				client.Timeout = 10 * time.Minute
-			}
-			if how == "hook" {
+			switch how {
+			case "context":
+				time.AfterFunc(leave, cancel)
+			case "client":
+				client.Timeout = leave
+			case "hook":
 				ctx = retrip.WithTrace(ctx, &retrip.Trace{Retry: func(e retrip.Event) {
 					if e.Attempt >= 3 {
 						panic("a hook")
 					}
 				}})
 			}
+			began := time.Now()
 			var wg sync.WaitGroup
-			var left atomic.Int32
 			for range 5 {
 				resp, err := client.Do(play.Request(t, http.MethodGet, nil).WithContext(ctx))
 				require.NoError(t, err)
 				if how == "close" {
-					time.AfterFunc(10*time.Minute, func() { assert.NoError(t, resp.Body.Close()) })
+					time.AfterFunc(leave, func() { assert.NoError(t, resp.Body.Close()) })
 				}
 				wg.Go(func() {
-					defer left.Add(1)
-					defer func() { assert.Equal(t, how == "hook", recover() != nil) }()
+					defer func() {
+						assert.Equal(t, how == "hook", recover() != nil)
+						if how != "hook" {
+							assert.InDelta(t, float64(leave), float64(time.Since(began)), float64(100*time.Millisecond), "at once")
+						}
+					}()
 					_, err := io.ReadAll(resp.Body)
 					assert.Error(t, err)
 					assert.NoError(t, resp.Body.Close())
 				})
 			}
-			time.Sleep(10*time.Minute - 100*time.Millisecond)
-			if how != "hook" {
-				assert.Zero(t, left.Load(), "they wait")
-				time.Sleep(99 * time.Millisecond)
-				if how == "context" {
-					cancel()
-				}
-				time.Sleep(100 * time.Millisecond)
-				synctest.Wait()
-				assert.EqualValues(t, 5, left.Load(), "they leave at once")
-			}
 			wg.Wait()
 			o.down = false
-			began := time.Now()
+			began = time.Now()
 			got, err := fetch(t, tr)
 			require.NoError(t, err)
 			assert.Equal(t, o.data, got)

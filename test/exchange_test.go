@@ -37,50 +37,39 @@ func TestExchange_Refused(t *testing.T) {
 		"gate, Policy.Deadline": {gate, retrip.Policy{Deadline: 5 * time.Second}, time.Hour, retrip.ReasonHostPaused},
 		"gate, context":         {gate, retrip.Policy{}, 5 * time.Second, retrip.ReasonHostPaused},
 	} {
-		for _, method := range []string{"GET", "PUT"} {
-			play.Bubble(t, name+" "+method, func(t *testing.T) {
-				var n notes
-				base := play.Base(play.Reply(503, "Retry-After: 8"), play.Reply(200))
-				tr := &retrip.Transport{Base: base, Metrics: &retrip.Metrics{}, Policy: tt.policy}
-				play.Finish(t, do(t, tr, play.Request(t, "POST", nil)))
+		play.Bubble(t, name, func(t *testing.T) {
+			var n notes
+			base := play.Base(play.Reply(503, "Retry-After: 8"), play.Reply(200))
+			tr := &retrip.Transport{Base: base, Metrics: &retrip.Metrics{}, Policy: tt.policy}
+			drop(t, tr, play.Request(t, "POST", nil))
+			body := play.NewSend("x")
+			req := play.Request(t, "PUT", body)
+			ctx, cancel := context.WithTimeout(req.Context(), tt.limit)
+			defer cancel()
+			start := time.Now()
+			resp, err := tr.RoundTrip(req.WithContext(retrip.WithTrace(retrip.WithPolicy(ctx, tt.own), n.trace())))
+			assert.Nil(t, resp)
+			assert.Zero(t, time.Since(start))
+			left := play.Must(tr.HostState("example.com:80"))
+			back := left.PausedFor
+			if tt.reason == retrip.ReasonBreakerOpen {
+				back = left.OpenFor
+			}
+			require.Positive(t, back)
+			assert.Equal(t, &retrip.Error{Reason: tt.reason, RetryAfter: back}, err)
+			assert.Equal(t, 1, base.Attempts())
+			assert.EqualValues(t, 1, body.Closed.Load())
+			assert.Zero(t, left.Waiting, "it takes no place")
+			told := fmt.Sprintf(" #0 0 %s wait=%v server=%v at=0s default", tt.reason, back, tt.reason == retrip.ReasonHostPaused)
+			assert.Equal(t, []string{"giveup" + told, "done" + told}, n.lines)
+			assert.Subset(t, counted(t, tr.Metrics), []string{"give_ups_total{default," + string(tt.reason) + "} 1", "give_ups_total{default,not_idempotent} 1",
+				"requests_total{default,gave_up} 2", "attempts_total{default,5xx} 1"})
 
-				req, body := play.Request(t, method, nil), play.NewSend("x")
-				if method == "PUT" {
-					req = play.Request(t, method, body)
-				}
-				ctx, cancel := context.WithTimeout(req.Context(), tt.limit)
-				defer cancel()
-				start := time.Now()
-				resp, err := tr.RoundTrip(req.WithContext(retrip.WithTrace(retrip.WithPolicy(ctx, tt.own), n.trace())))
-				assert.Nil(t, resp)
-				assert.Zero(t, time.Since(start))
-				left := play.Must(tr.HostState("example.com:80"))
-				back := left.PausedFor
-				if tt.reason == retrip.ReasonBreakerOpen {
-					back = left.OpenFor
-				}
-				require.Positive(t, back)
-				assert.Equal(t, &retrip.Error{Reason: tt.reason, RetryAfter: back}, err)
-				assert.Equal(t, 1, base.Attempts())
-				assert.Equal(t, method == "PUT", body.Closed.Load() == 1)
-				assert.Zero(t, play.Must(tr.HostState("example.com:80")).Waiting, "it takes no place")
-				var lines []string
-				for _, hook := range []string{"giveup", "done"} {
-					lines = append(lines, fmt.Sprintf("%s #0 0 %s wait=%v server=%v at=0s default", hook, tt.reason, back, tt.reason == retrip.ReasonHostPaused))
-				}
-				assert.Equal(t, lines, n.lines)
-				metrics := counted(t, tr.Metrics)
-				for _, want := range []string{"give_ups_total{default," + string(tt.reason) + "} 1", "give_ups_total{default,not_idempotent} 1",
-					"requests_total{default,gave_up} 2", "attempts_total{default,5xx} 1"} {
-					assert.Contains(t, metrics, want)
-				}
-
-				time.Sleep(15 * time.Second)
-				play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
-				time.Sleep(5 * time.Minute)
-				assert.Empty(t, play.Held(tr))
-			})
-		}
+			time.Sleep(15 * time.Second)
+			drop(t, tr, play.Request(t, "GET", nil))
+			time.Sleep(5 * time.Minute)
+			assert.Empty(t, play.Held(tr))
+		})
 	}
 }
 

@@ -268,51 +268,42 @@ func TestHostile_SizesAreBounded(t *testing.T) {
 			return step()(req)
 		})
 	}
-	says := func(text func() string) func(*testing.T) http.RoundTripper {
+	says := func(format string) func(*testing.T) http.RoundTripper {
 		return func(t *testing.T) http.RoundTripper {
 			return newHostileServer(t, func(c *hostileConn) {
 				c.request()
-				c.send(text())
+				c.send(fmt.Sprintf(format, garbage()))
 			}).Base
 		}
 	}
-	fails := func(*testing.T) http.RoundTripper {
-		return script(func() play.Step { return play.Err(errors.New(garbage())) })
+	fails := func(err func() error) func(*testing.T) http.RoundTripper {
+		return func(*testing.T) http.RoundTripper { return script(func() play.Step { return play.Err(err()) }) }
 	}
+	fail := func() error { return errors.New(garbage()) }
 	for name, tt := range map[string]struct {
-		base    func(*testing.T) http.RoundTripper
+		base    func(*testing.T) http.RoundTripper // one that fails, if it is nil
 		request func(req *http.Request)
 	}{
-		"not HTTP":             {base: says(func() string { return garbage() + "\r\n" })},
-		"version":              {base: says(func() string { return "HTTP/" + garbage() + " 200 OK\r\n\r\n" })},
-		"status":               {base: says(func() string { return "HTTP/1.1 " + garbage() + " OK\r\n\r\n" })},
-		"field":                {base: says(func() string { return "HTTP/1.1 200 OK\r\n" + garbage() + "\r\n\r\n" })},
-		"length":               {base: says(func() string { return "HTTP/1.1 200 OK\r\nContent-Length: " + garbage() + "\r\n\r\n" })},
-		"an error of the base": {base: fails},
-		"wrapped": {base: func(*testing.T) http.RoundTripper {
-			return script(func() play.Step {
-				return play.Err(&url.Error{Op: "Get", URL: "http://a/?" + garbage(), Err: errors.New(garbage())})
-			})
-		}},
-		"joined": {base: func(*testing.T) http.RoundTripper {
-			return script(func() play.Step { return play.Err(errors.Join(errors.New(garbage()), errors.New(garbage()))) })
-		}},
-		"control characters": {base: func(*testing.T) http.RoundTripper {
-			return script(func() play.Step { return play.Err(errors.New(strings.Repeat("\x1b[31m\r\u2028", size/8))) })
-		}},
-		"lines": {base: func(*testing.T) http.RoundTripper {
-			return script(func() play.Step { return play.Err(errors.New(strings.Repeat("\n", size))) })
-		}},
-		"path":                  {base: fails, request: func(req *http.Request) { req.URL.Path = "/" + strings.Repeat("%", size) }},
-		"scheme":                {base: fails, request: func(req *http.Request) { req.URL.Scheme, req.URL.Opaque = garbage(), "x" }},
-		"method":                {base: fails, request: func(req *http.Request) { req.Method = garbage() }},
-		"host":                  {base: fails, request: func(req *http.Request) { req.URL.Host = garbage() }},
-		"port":                  {base: fails, request: func(req *http.Request) { req.URL.Host = "a:" + strings.Repeat("1", size) }},
-		"host that isn't ASCII": {base: fails, request: func(req *http.Request) { req.URL.Host = strings.Repeat("\u202e", size) }},
+		"not HTTP":             {base: says("%s\r\n")},
+		"version":              {base: says("HTTP/%s 200 OK\r\n\r\n")},
+		"status":               {base: says("HTTP/1.1 %s OK\r\n\r\n")},
+		"field":                {base: says("HTTP/1.1 200 OK\r\n%s\r\n\r\n")},
+		"length":               {base: says("HTTP/1.1 200 OK\r\nContent-Length: %s\r\n\r\n")},
+		"an error of the base": {},
+		"wrapped":              {base: fails(func() error { return &url.Error{Op: "Get", URL: "http://a/?" + garbage(), Err: fail()} })},
+		"joined":               {base: fails(func() error { return errors.Join(fail(), fail()) })},
+		"control characters":   {base: fails(func() error { return errors.New(strings.Repeat("\x1b[31m\r\u2028", size/8)) })},
+		"lines":                {base: fails(func() error { return errors.New(strings.Repeat("\n", size)) })},
 		"header": {base: func(*testing.T) http.RoundTripper {
 			return script(func() play.Step { return play.Reply(503, "X-Ratelimit-Reset: "+garbage(), "Retry-After: "+garbage()) })
 		}},
-		"gate": {base: fails, request: func(req *http.Request) {
+		"path":                  {request: func(req *http.Request) { req.URL.Path = "/" + strings.Repeat("%", size) }},
+		"scheme":                {request: func(req *http.Request) { req.URL.Scheme, req.URL.Opaque = garbage(), "x" }},
+		"method":                {request: func(req *http.Request) { req.Method = garbage() }},
+		"host":                  {request: func(req *http.Request) { req.URL.Host = garbage() }},
+		"port":                  {request: func(req *http.Request) { req.URL.Host = "a:" + strings.Repeat("1", size) }},
+		"host that isn't ASCII": {request: func(req *http.Request) { req.URL.Host = strings.Repeat("\u202e", size) }},
+		"gate": {request: func(req *http.Request) {
 			*req = *req.WithContext(retrip.WithPolicy(req.Context(), retrip.Policy{Gate: retrip.Gate{Key: func(*http.Request) string { return garbage() }}}))
 		}},
 	} {
@@ -321,6 +312,9 @@ func TestHostile_SizesAreBounded(t *testing.T) {
 			policy := hostilePolicy
 			policy.IdempotentMethods, policy.Dialects, policy.Gate.Enabled = nil, []string{"x-ratelimit-reset"}, play.Toggle(name == "gate")
 			policy.Idempotent = func(*http.Request) bool { return true }
+			if tt.base == nil {
+				tt.base = fails(fail)
+			}
 			tr := &retrip.Transport{Base: tt.base(t), Policy: policy, Logger: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 			tr.Trace = &retrip.Trace{
 				Retry: func(e retrip.Event) { assert.LessOrEqual(t, len(e.URL()), few) },

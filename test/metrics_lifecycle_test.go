@@ -98,12 +98,10 @@ func TestMetrics_SeriesOfOneRequest(t *testing.T) {
 	m := &retrip.Metrics{}
 	tr := &retrip.Transport{Base: play.Base(play.Reply(200)), Metrics: m}
 	asked := retrip.WithPolicy(t.Context(), retrip.Policy{Resume: time.Minute})
-	resp := do(t, tr, play.Request(t, "GET", nil).WithContext(asked))
-	play.Finish(t, resp)
+	drop(t, tr, play.Request(t, "GET", nil).WithContext(asked))
 	assert.NotContains(t, gather(t, m)["default"], "body_resumes_total")
-	base := play.Base(sized(11, sends(200, "hello", io.ErrUnexpectedEOF)))
-	tr = &retrip.Transport{Base: base, Metrics: m}
-	_, err := io.ReadAll(do(t, tr, play.Request(t, "GET", nil).WithContext(asked)).Body)
+	tr = &retrip.Transport{Base: play.Base(sized(11, sends(200, "hello", io.ErrUnexpectedEOF))), Metrics: m}
+	_, err := fetchIn(t, asked, tr)
 	require.Error(t, err)
 	s := gather(t, m)["default"]
 	assert.Equal(t, 1.0, s["body_resumes_total"])
@@ -173,6 +171,11 @@ func TestMetrics_PatternsGo(t *testing.T) {
 			}
 			return all
 		}
+		has := func(names ...string) { t.Helper(); assert.Equal(t, append(names, "default"), policiesOf(t, m)) }
+		set := func(tr *retrip.Transport, names ...string) {
+			t.Helper()
+			require.NoError(t, tr.SetPolicies(retrip.Policy{}, hosts(names...)))
+		}
 		slow := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 			time.Sleep(time.Second)
 			return play.Reply(503)(r)
@@ -181,7 +184,7 @@ func TestMetrics_PatternsGo(t *testing.T) {
 		two := &retrip.Transport{Base: slow, Metrics: m, Hosts: hosts("B.test", "c.test")}
 		one.HostStates()
 		two.HostStates()
-		assert.Equal(t, []string{"a.test", "b.test", "c.test", "default"}, policiesOf(t, m))
+		has("a.test", "b.test", "c.test")
 
 		done := make(chan struct{})
 		go func() {
@@ -189,23 +192,22 @@ func TestMetrics_PatternsGo(t *testing.T) {
 			drop(t, one, play.MustRequest(t, "GET", "http://a.test/", nil))
 		}()
 		time.Sleep(1500 * time.Millisecond)
-		require.NoError(t, one.SetPolicies(retrip.Policy{}, hosts("d.test")))
-		assert.Equal(t, []string{"b.test", "c.test", "d.test", "default"}, policiesOf(t, m), "two still has b.test")
+		set(one, "d.test")
+		has("b.test", "c.test", "d.test") // two still has b.test
 		<-done
-		assert.Equal(t, []string{"b.test", "c.test", "d.test", "default"}, policiesOf(t, m), "nothing comes back")
+		has("b.test", "c.test", "d.test") // nothing comes back
 
 		require.Error(t, two.SetPolicies(retrip.Policy{}, map[string]retrip.Policy{"good.test": {}, "x.test": {MaxAttempts: -1}}))
-		assert.Equal(t, []string{"b.test", "c.test", "d.test", "default"}, policiesOf(t, m), "refused policies change nothing")
-		require.NoError(t, two.SetPolicies(retrip.Policy{}, nil))
-		assert.Equal(t, []string{"d.test", "default"}, policiesOf(t, m))
+		has("b.test", "c.test", "d.test") // refused policies change nothing
+		set(two)
+		has("d.test")
 
-		require.NoError(t, two.SetPolicies(retrip.Policy{}, hosts("a.test")))
-		assert.Zero(t, gather(t, m)["a.test"]["attempts_total"])
 		for range 1000 {
-			require.NoError(t, two.SetPolicies(retrip.Policy{}, hosts("a.test")))
+			set(two, "a.test")
 		}
-		require.NoError(t, two.SetPolicies(retrip.Policy{}, nil))
-		assert.Equal(t, []string{"d.test", "default"}, policiesOf(t, m))
+		assert.Zero(t, gather(t, m)["a.test"]["attempts_total"])
+		set(two)
+		has("d.test")
 		runtime.KeepAlive(one)
 		runtime.KeepAlive(two)
 	})
