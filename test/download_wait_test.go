@@ -284,50 +284,6 @@ func TestResume_OthersComeFirst(t *testing.T) {
 	assert.Greater(t, took(true), 8*time.Second)
 }
 
-// Ten minutes of a line that breaks, is away and crawls at random: the file arrives
-// whole.
-//
-//retrip:promise P20
-func TestResume_Flaky(t *testing.T) {
-	testenv.Slow(t)
-	for seed := range uint64(testenv.Size(1, 3)) {
-		synctest.Test(t, func(t *testing.T) {
-			random := rand.New(rand.NewPCG(seed, 3))
-			s := newStore(2 << 20)
-			var until time.Time // the line is away
-			s.again, s.parts = true, []change{reads(func(body io.Reader) io.Reader {
-				left := 1 + random.IntN(30<<10)
-				return testenv.Reader(func(p []byte) (int, error) {
-					if left == 0 {
-						if random.IntN(4) == 0 {
-							until = time.Now().Add(time.Duration(random.Int64N(int64(50 * time.Second))))
-						}
-						return 0, []error{reset, io.ErrUnexpectedEOF}[random.IntN(2)]
-					}
-					time.Sleep(100 * time.Millisecond)
-					n, err := body.Read(p[:min(len(p), left, 1<<10)])
-					left -= n
-					return n, err
-				})
-			})}
-			line := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-				if wait := time.Until(until); wait > 0 {
-					time.Sleep(min(wait, 20*time.Millisecond))
-					return nil, syscall.ENETUNREACH
-				}
-				time.Sleep(600 * time.Millisecond)
-				return s.RoundTrip(req)
-			})
-			began := time.Now()
-			got, err := fetch(t, &retrip.Transport{Base: line, Policy: retrip.Policy{Resume: time.Minute, BodyIdleTimeout: 10 * time.Second}})
-			require.NoError(t, err)
-			assert.Equal(t, sha256.Sum256(s.data), sha256.Sum256(got))
-			assert.Greater(t, time.Since(began), 10*time.Minute)
-			t.Logf("%d responses in %v", len(s.asks), time.Since(began))
-		})
-	}
-}
-
 // A body keeps the bound of its own policy, also while it waits.
 //
 //retrip:promise P20

@@ -5,11 +5,8 @@ package retrip_test
 
 import (
 	"context"
-	"errors"
 	"io"
-	"math/rand/v2"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,7 +21,6 @@ import (
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
-	"github.com/retrip/retrip/internal/testenv"
 )
 
 // answersOK answers after the usual time.
@@ -92,53 +88,6 @@ func TestHedge_Frozen(t *testing.T) {
 			assert.LessOrEqual(t, float64(s.Listener.Dials()), 1+m["hedges_total"])
 		}
 		assert.Zero(t, m["retries_total"])
-	})
-}
-
-// Where many requests are under way when a connection freezes, those without a hedge wait
-// for as long as their callers, and all later ones are answered. Later freezes find the spare
-// in use, and the base frozen.
-func TestHedge_FrozenUnderLoad(t *testing.T) {
-	testenv.Slow(t)
-	eachProtocol(t, retrip.Policy{}, answersOK, func(t *testing.T, s *memhttp.Server, tr *retrip.Transport) {
-		if !s.HTTP2() {
-			return
-		}
-		var wg sync.WaitGroup
-		var hung atomic.Int32
-		var freezes []time.Time
-		for client := range 20 {
-			wg.Go(func() {
-				time.Sleep(time.Duration(client) * time.Millisecond)
-				var waited []time.Time
-				for range 1000 {
-					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-					req, err := http.NewRequestWithContext(ctx, "GET", s.URL, nil)
-					assert.NoError(t, err)
-					began := time.Now()
-					if resp, err := tr.RoundTrip(req); err != nil {
-						hung.Add(1)
-						waited = append(waited, began)
-					} else {
-						assert.NoError(t, resp.Body.Close())
-					}
-					cancel()
-					time.Sleep(20 * time.Millisecond)
-				}
-				for _, at := range waited {
-					assert.True(t, slices.ContainsFunc(freezes, func(freeze time.Time) bool {
-						return at.After(freeze.Add(-usual)) && at.Before(freeze.Add(2*usual))
-					}), "client %d waits at %v", client, at.Sub(freezes[0]))
-				}
-			})
-		}
-		for range 4 {
-			time.Sleep(13 * time.Second)
-			freezes = append(freezes, time.Now())
-			s.Listener.Freeze()
-		}
-		wg.Wait()
-		t.Logf("%d requests hung", hung.Load())
 	})
 }
 
@@ -349,116 +298,4 @@ func TestHedge_Resumed(t *testing.T) {
 		assert.EqualValues(t, 1, m["hedges_total won"])
 		assert.EqualValues(t, 1, m["body_resumes_total continued"])
 	})
-}
-
-// Ten thousand hedges, in random lives of requests under random policies, leave no
-// attempt, goroutine, timer or open body, lose no count, and never cut a body that the
-// caller reads.
-//
-//retrip:promise P21 P13
-func TestHedge_LeavesNothing(t *testing.T) {
-	hedges, seed := testenv.Size(3000, 10_000), rand.Uint64()
-	switch {
-	case testenv.Race:
-		hedges = 500
-	case testing.Short():
-		hedges = 1500
-	}
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
-	for sent := 0; sent < hedges; {
-		synctest.Test(t, func(t *testing.T) {
-			policy := retrip.Policy{MaxAttempts: 2 + random.IntN(3), Backoff: retrip.Backoff{Base: retrip.Off, ThrottleBase: retrip.Off}, AttemptTimeout: time.Duration(5+random.IntN(10)) * usual}
-			if random.IntN(3) == 0 {
-				policy.WholeBody = 1 << 10
-			}
-			if random.IntN(3) == 0 {
-				policy.Breaker.Ratio = 0.9
-			}
-			if random.IntN(3) == 0 {
-				policy.Gate.Enabled = retrip.On
-			}
-			if random.IntN(3) == 0 {
-				policy.BodyIdleTimeout = time.Minute
-			}
-			if random.IntN(3) == 0 {
-				policy.Resume = time.Minute
-			}
-			if random.IntN(3) == 0 {
-				policy.Budget = retrip.Off
-			}
-			tr, base := hedging(t, policy)
-			var wg sync.WaitGroup
-			for range 4 {
-				lives := rand.New(rand.NewPCG(random.Uint64(), 0))
-				wg.Go(func() {
-					for range 300 {
-						live(t, lives, tr, base)
-					}
-				})
-			}
-			wg.Wait()
-			time.Sleep(20 * usual)
-			synctest.Wait()
-			assert.Zero(t, base.open.Load(), "bodies are open")
-			assert.Zero(t, base.running(), "attempts go on")
-			m := counts(t, tr.Metrics)
-			assert.EqualValues(t, base.made(), m["attempts_total"], "each attempt is a use of the base")
-			assert.LessOrEqual(t, m["hedges_total"], 2+0.2*m["requests_total answered"])
-			sent += int(m["hedges_total"])
-		})
-	}
-}
-
-// live makes one request of a random life.
-func live(t *testing.T, random *rand.Rand, tr *retrip.Transport, base *hedgeBase) {
-	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), legsKey{}, randomLegs(random)))
-	defer cancel()
-	if random.IntN(10) == 0 {
-		defer time.AfterFunc(time.Duration(random.Int64N(int64(6*usual))), cancel).Stop()
-	}
-	var body io.Reader
-	if random.IntN(10) == 0 {
-		body = strings.NewReader("body")
-	}
-	req, err := http.NewRequestWithContext(ctx, "GET", "http://example.com/", body)
-	assert.NoError(t, err)
-	resp, err := tr.RoundTrip(req)
-	if err != nil {
-		return
-	}
-	time.Sleep(time.Duration(random.Int64N(int64(usual))))
-	data, err := io.ReadAll(resp.Body)
-	if ctx.Err() == nil {
-		assert.NoError(t, err)
-		assert.Equal(t, "whole", string(data))
-	}
-	assert.NoError(t, resp.Body.Close())
-}
-
-// randomLegs returns what becomes of the attempts of a request: mostly the usual, and now
-// and then something else.
-func randomLegs(random *rand.Rand) *[]leg {
-	legs := make([]leg, 6)
-	for i := range legs {
-		l := leg{after: time.Duration(random.Int64N(int64(usual))), status: 200, body: "whole"}
-		switch random.IntN(40) {
-		case 0:
-			l.status = 503
-		case 1:
-			l.err = errors.New("reset")
-		case 2:
-			l.after = never
-		case 3, 4:
-			l.after = 3 * usual
-		case 5:
-			l.after, l.status = 2*usual, 503
-		case 6:
-			l.after, l.status = usual, 429
-		case 7:
-			l.after, l.deaf = 4*usual, true
-		}
-		legs[i] = l
-	}
-	return &legs
 }
