@@ -41,6 +41,13 @@ func timely(timeout time.Duration) retrip.Policy {
 	return play.With(func(p *retrip.Policy) { p.AttemptTimeout = timeout })
 }
 
+// atOnce returns play.AtOnce with a timeout of each attempt.
+func atOnce(timeout time.Duration) retrip.Policy {
+	p := play.AtOnce
+	p.AttemptTimeout = timeout
+	return p
+}
+
 // nothing is a handler that answers 200.
 func nothing(http.ResponseWriter, *http.Request) {}
 

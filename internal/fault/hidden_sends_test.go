@@ -152,31 +152,3 @@ func TestHiddenSends_RefusedStream(t *testing.T) {
 		})
 	}
 }
-
-// A kept connection breaks at the moment of its reuse. GET, PUT and DELETE
-// succeed nevertheless.
-//
-//retrip:promise P18
-func TestStaleConnection(t *testing.T) {
-	for _, method := range []string{"GET", "PUT", "DELETE"} {
-		for kind, body := range kinds {
-			play.Bubble(t, method+" "+kind, func(t *testing.T) {
-				var dead atomic.Bool
-				s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					assert.NotContains(t, r.Header, "Idempotency-Key")
-					_, _ = io.Copy(io.Discard, r.Body)
-					if dead.CompareAndSwap(true, false) {
-						memhttp.RequestConn(r).Close()
-						panic(http.ErrAbortHandler)
-					}
-				}))
-				tr := &retrip.Transport{Base: s.Transport(), Policy: play.Steady}
-				for range 2 {
-					resp, _ := play.Do(t, tr, play.MustRequest(t, method, s.URL, body()))
-					assert.Equal(t, 200, resp.StatusCode)
-					dead.Store(true)
-				}
-			})
-		}
-	}
-}

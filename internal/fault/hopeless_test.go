@@ -4,15 +4,12 @@
 package fault_test
 
 import (
-	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -94,45 +91,6 @@ func TestHopeless(t *testing.T) {
 	})
 }
 
-// An error that a retry can't fix is recognized wherever it is wrapped, except
-// among the earlier errors of an inner Transport, which ended for another
-// reason.
-//
-//retrip:promise P8
-func TestHopeless_Errors(t *testing.T) {
-	untrusted := &tls.CertificateVerificationError{Err: errors.New("unknown authority")}
-	for _, tt := range []struct {
-		err  error
-		want int
-	}{
-		{untrusted, 1},
-		{&net.DNSError{Err: "no such host", IsNotFound: true}, 1},
-		{&net.OpError{Op: "dial", Err: &net.AddrError{Err: "missing port in address"}}, 1},
-		{http.ErrSchemeMismatch, 1},
-		{http.ErrNotSupported, 1},
-		{fmt.Errorf("wrapped: %w", untrusted), 1},
-		{fmt.Errorf("%w: %w", net.ErrClosed, untrusted), 1}, // like the errors of quic-go
-		{&retrip.Error{Attempts: 2, Err: errors.Join(untrusted, io.EOF)}, 1},
-		{&retrip.Error{Attempts: 2, Reason: retrip.ReasonBudgetExhausted, Err: errors.Join(io.EOF, untrusted)}, 4},
-		// DNS heals.
-		{&net.DNSError{Err: "timeout", IsTimeout: true, IsNotFound: true}, 4},
-		{&net.DNSError{Err: "try again", IsTemporary: true, IsNotFound: true}, 4},
-		{&net.DNSError{Err: "lame referral"}, 4},
-	} {
-		play.Bubble(t, fmt.Sprintf("%T %[1]v", tt.err), func(t *testing.T) {
-			method, dns := "GET", new(net.DNSError)
-			if errors.As(tt.err, &dns) {
-				method = "POST" // nothing was sent
-			}
-			base := play.Base(play.Err(tt.err))
-			_, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.Request(t, method, nil))
-			assert.ErrorIs(t, err, tt.err)
-			assert.Equal(t, tt.want == 1, err == tt.err)
-			assert.Equal(t, tt.want, base.Attempts())
-		})
-	}
-}
-
 // Schemes that the base knows through RegisterProtocol are retried like http.
 //
 //retrip:promise P8
@@ -161,11 +119,6 @@ func TestHopeless_RegisteredScheme(t *testing.T) {
 	})
 }
 
-type timeout struct{}
-
-func (timeout) Error() string { return "slow" }
-func (timeout) Timeout() bool { return true }
-
 // A Transport may itself be registered for a protocol. ErrSkipAltProtocol from
 // its base returns to net/http unchanged.
 //
@@ -186,42 +139,3 @@ func TestHopeless_SkipAltProtocol(t *testing.T) {
 		}
 	}
 }
-
-// A tunnel returns errors of its own types. The caller's verification is not to
-// blame for them, whether or not it was called. Nor is it if a connection of another
-// package breaks in the handshake.
-//
-//retrip:promise P8
-func TestHopeless_ErrorOfATunnel(t *testing.T) {
-	verify := func(tls.ConnectionState) error { return nil }
-	for _, verifies := range []bool{false, true} {
-		play.Bubble(t, fmt.Sprint(verifies), func(t *testing.T) {
-			s := memhttp.NewServer(t, memhttp.HTTPS, http.HandlerFunc(nothing))
-			base := s.Transport()
-			var dials atomic.Int32
-			base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-				c, err := s.Listener.Dial(ctx, network, addr)
-				if dials.Add(1) == 1 {
-					return tunnel{c}, err
-				}
-				return c, err
-			}
-			if verifies {
-				base.TLSClientConfig.VerifyConnection = verify
-			}
-			play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, play.MustRequest(t, "GET", s.URL, nil))
-		})
-	}
-	play.Bubble(t, "broken", func(t *testing.T) {
-		var dials atomic.Int32
-		base := &http.Transport{DialContext: hangsUp(&dials), TLSClientConfig: &tls.Config{VerifyConnection: verify}}
-		err := testenv.Try(&retrip.Transport{Base: base, Policy: play.Steady}, play.MustRequest(t, "GET", "https://example.com/", nil))
-		assert.ErrorIs(t, err, io.ErrClosedPipe)
-		assert.EqualValues(t, 4, dials.Load())
-	})
-}
-
-// tunnel is a connection whose errors are of its own types.
-type tunnel struct{ net.Conn }
-
-func (tunnel) Read([]byte) (int, error) { return 0, errors.New("tunnel: session shutdown") }

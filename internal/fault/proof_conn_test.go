@@ -54,7 +54,6 @@ func TestProof_Hooks(t *testing.T) {
 		{"asked for, not had", asks(false, lost), time.Minute, 2},
 		{"had", asks(true, lost), time.Minute, 1},
 		{"nobody listened", asks(false, lost), 0, 1},
-		{"a base that knows no hooks", play.Err(lost), time.Minute, 1},
 		{"had before the dial failed", asks(true, dial), time.Minute, 1},
 		{"not had before the dial failed", asks(false, dial), time.Minute, 2},
 	} {
@@ -72,34 +71,30 @@ func TestProof_Hooks(t *testing.T) {
 //retrip:promise P6
 func TestProof_SentBeforeTheDialFailed(t *testing.T) {
 	for asks := range 3 {
-		testSentBeforeTheDialFailed(t, asks)
-	}
-}
-
-func testSentBeforeTheDialFailed(t *testing.T, asks int) {
-	play.Bubble(t, fmt.Sprint("dials that ask: ", asks), func(t *testing.T) {
-		var seen atomic.Int32
-		var l *memhttp.Listener
-		var base *http.Transport
-		base, l = play.H2Server(t, func(w *play.H2Writer, _ int, stream uint32) {
-			seen.Add(1)
-			l.Refuse(true)
-			w.Reset(stream, 1) // PROTOCOL_ERROR, after which net/http resends
-			w.GoAway(stream, 0)
-			w.Close()
-		})
-		side, dials := newSubject(t, memhttp.HTTP1, nothing), 0
-		base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			if dials++; dials <= asks {
-				_ = side.ask(ctx)
+		play.Bubble(t, fmt.Sprint("dials that ask: ", asks), func(t *testing.T) {
+			var seen atomic.Int32
+			var l *memhttp.Listener
+			var base *http.Transport
+			base, l = play.H2Server(t, func(w *play.H2Writer, _ int, stream uint32) {
+				seen.Add(1)
+				l.Refuse(true)
+				w.Reset(stream, 1) // PROTOCOL_ERROR, after which net/http resends
+				w.GoAway(stream, 0)
+				w.Close()
+			})
+			side, dials := newSubject(t, memhttp.HTTP1, nothing), 0
+			base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if dials++; dials <= asks {
+					_ = side.ask(ctx)
+				}
+				return l.Dial(ctx, network, addr)
 			}
-			return l.Dial(ctx, network, addr)
-		}
-		req, done := traced(t, play.MustRequest(t, "POST", "http://example.com/", strings.NewReader("once")))
-		assert.Error(t, testenv.Try(&retrip.Transport{Base: base, Policy: timely(time.Hour)}, req))
-		assert.Equal(t, 1, done.Attempt)
-		assert.EqualValues(t, 1, seen.Load())
-	})
+			req, done := traced(t, play.MustRequest(t, "POST", "http://example.com/", strings.NewReader("once")))
+			assert.Error(t, testenv.Try(&retrip.Transport{Base: base, Policy: timely(time.Hour)}, req))
+			assert.Equal(t, 1, done.Attempt)
+			assert.EqualValues(t, 1, seen.Load())
+		})
+	}
 }
 
 // A POST whose connection is reset after it was sent is not repeated; a PUT is.
@@ -128,41 +123,6 @@ func TestProof_Reset(t *testing.T) {
 			assert.EqualValues(t, 2, seen.Load())
 		}
 	})
-}
-
-// A POST that HTTP/2 errors prove unprocessed is repeated once, and no other.
-//
-//retrip:promise P6
-func TestProof_HTTP2(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		answer func(w *play.H2Writer, stream uint32) // for the first request
-		again  bool
-	}{
-		{"REFUSED_STREAM", func(w *play.H2Writer, s uint32) { w.Reset(s, 7) }, true},
-		{"GOAWAY below the stream", func(w *play.H2Writer, _ uint32) { w.GoAway(0, 0) }, true},
-		// net/http's error for this has only a text.
-		{"GOAWAY with an error at the first stream", func(w *play.H2Writer, _ uint32) { w.GoAway(0, 0xb); w.Close() }, false},
-		{"CANCEL", func(w *play.H2Writer, s uint32) { w.Reset(s, 8) }, false},
-		{"GOAWAY that takes the stream in", func(w *play.H2Writer, s uint32) { w.GoAway(s, 0); w.Close() }, false},
-	} {
-		for kind, body := range kinds {
-			play.Bubble(t, tt.name+"/body "+kind, func(t *testing.T) {
-				var seen atomic.Int32
-				base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, stream uint32) {
-					if seen.Add(1) == 1 {
-						tt.answer(w, stream)
-						return
-					}
-					w.OK(stream)
-				})
-				err := testenv.Try(&retrip.Transport{Base: base, Policy: play.Steady}, play.MustRequest(t, "POST", "http://example.com/", body()))
-				assert.Equal(t, tt.again, err == nil, "%v", err)
-				assert.Equal(t, tt.again, seen.Load() == 2)
-				assert.LessOrEqual(t, seen.Load(), int32(2))
-			})
-		}
-	}
 }
 
 // A server reads a whole request and resets its stream, with every error code.
@@ -485,47 +445,24 @@ func silent(context.Context, string, string) (net.Conn, error) {
 	return client, nil
 }
 
-// A dial error and our own timeout are proof of the same.
+// Our own timeout is no proof once there was a connection.
 //
 //retrip:promise P6
-func TestProof_Dials(t *testing.T) {
-	for _, timeout := range []time.Duration{0, time.Hour} {
-		play.Bubble(t, fmt.Sprint("dial that fails, timeout ", timeout), func(t *testing.T) {
-			base := play.Keep((&http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
-				return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
-			}}).RoundTrip)
-			_ = testenv.Try(&retrip.Transport{Policy: timely(timeout), Base: base}, play.MustRequest(t, "POST", "https://example.com/", strings.NewReader("once")))
-			assert.Equal(t, 4, base.Attempts())
-		})
-	}
-	play.Bubble(t, "our own timeout before there was a connection", func(t *testing.T) {
-		var dials atomic.Int32
-		base := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
-			dials.Add(1)
-			time.Sleep(10 * time.Second) // net/http continues a dial without its request
-			return nil, errors.New("the dialer's own words")
-		}}
-		tr := &retrip.Transport{Base: base, Policy: timely(time.Second)}
-		_, err := tr.RoundTrip(play.Request(t, "POST", strings.NewReader("once")))
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.EqualValues(t, 4, dials.Load())
-		time.Sleep(time.Minute)
-		synctest.Wait()
-	})
-	play.Bubble(t, "our own timeout after there was one", func(t *testing.T) {
+func TestProof_TimeoutOfASend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		var seen atomic.Int32
 		s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			seen.Add(1)
 			_, _ = io.Copy(io.Discard, r.Body)
 			<-r.Context().Done()
 		}))
-		_, err := (&retrip.Transport{Base: s.Transport(), Policy: timely(time.Second)}).RoundTrip(play.MustRequest(t, "POST", s.URL, strings.NewReader("once")))
+		err := testenv.Try(&retrip.Transport{Base: s.Transport(), Policy: timely(time.Second)}, play.MustRequest(t, "POST", s.URL, strings.NewReader("once")))
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.EqualValues(t, 1, seen.Load())
 	})
 }
 
-// A base may wrap the error of retrip's own timeout.
+// Before, it is, and a base may wrap its error.
 //
 //retrip:promise P6
 func TestProof_WrappedTimeout(t *testing.T) {

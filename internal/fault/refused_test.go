@@ -19,6 +19,7 @@ import (
 	"net/http/httptrace"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -163,11 +164,15 @@ func withoutHandshake(config *tls.Config) dialFunc {
 }
 
 // ways are the ways to a server, each with how many handshakes it takes until the
-// caller's own code refuses the server.
+// caller's own code refuses the server, and what the error then says besides.
 var ways = []struct {
 	name string
 	want int32
-}{{"the address", 1}, {"a name", 1}, {"an HTTP proxy", 1}, {"an HTTPS proxy", 2}, {"a refused HTTPS proxy", 1}, {"a SOCKS proxy", 1}}
+	says string
+}{
+	{"the address", 1, ""}, {"a name", 1, ""}, {"an HTTP proxy", 1, ""}, {"an HTTPS proxy", 2, ""},
+	{"a refused HTTPS proxy", 1, "proxyconnect tcp: "}, {"a SOCKS proxy", 1, ""},
+}
 
 // take makes base reach s by a way, and returns the URL.
 func take(t *testing.T, way string, s *httptest.Server, base *http.Transport) string {
@@ -189,32 +194,38 @@ func take(t *testing.T, way string, s *httptest.Server, base *http.Transport) st
 	return s.URL
 }
 
-// A server that the caller's own code refuses is not asked again, whichever way
-// leads to it, and neither the budget nor the breaker pays for it.
+// A server that the caller's own code refuses, with an error of any kind, is not asked
+// again, whichever way leads to it, and neither the budget nor the breaker pays for it.
 //
 //retrip:promise P8
 func TestRefused_OverTCP(t *testing.T) {
-	for dialer, dials := range dialers {
+	n := 0
+	for _, dialer := range slices.Sorted(maps.Keys(dialers)) {
 		for _, way := range ways {
 			for _, http2 := range []bool{false, true} {
-				for check, set := range checks {
-					t.Run(fmt.Sprintf("%s/by %s/HTTP2 %v/%s", dialer, way.name, http2, check), func(t *testing.T) {
+				for _, check := range slices.Sorted(maps.Keys(checks)) {
+					n++
+					refusal := refusals[n%len(refusals)]
+					timeout := time.Duration(n/len(refusals)%2) * time.Hour
+					t.Run(fmt.Sprintf("%s/by %s/HTTP2 %v/%s/%T/timeout %v", dialer, way.name, http2, check, refusal, timeout), func(t *testing.T) {
 						t.Parallel()
 						s, config := realServer(t, http2, nothing)
-						pinned, asked := errors.New("not the pinned certificate"), atomic.Int32{}
-						set(config, func() error {
+						var asked atomic.Int32
+						checks[check](config, func() error {
 							if asked.Add(1) < way.want {
 								return nil // the proxy's certificate
 							}
-							return pinned
+							return refusal
 						})
 						base := &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: http2}
 						t.Cleanup(base.CloseIdleConnections)
-						dials(base)
-						target := take(t, way.name, s, base)
-						tr := &retrip.Transport{Base: base, Policy: play.AtOnce}
-						_, err := tr.RoundTrip(request(t, target))
-						assert.ErrorIs(t, err, pinned)
+						dialers[dialer](base)
+						target, says := take(t, way.name, s, base), way.says
+						if dialer == "DialTLSContext without a handshake" {
+							says = "" // net/http makes the handshake later
+						}
+						tr := &retrip.Transport{Base: base, Policy: atOnce(timeout)}
+						assert.EqualError(t, testenv.Try(tr, request(t, target)), says+refusal.Error())
 						assert.Equal(t, way.want, asked.Load())
 						assert.Empty(t, play.Held(tr))
 					})
@@ -222,6 +233,13 @@ func TestRefused_OverTCP(t *testing.T) {
 			}
 		}
 	}
+}
+
+// refusals are errors of the caller's code.
+var refusals = []error{
+	errors.New("plain"), fmt.Errorf("wrapped: %w", errors.New("plain")), errors.Join(errors.New("one"), errors.New("two")),
+	x509.UnknownAuthorityError{}, &tls.CertificateVerificationError{Err: errors.New("untrusted")},
+	incomparableError{"a", "b"}, dynamicError{[]int{1}},
 }
 
 // checks are the places where the caller's own code can refuse a server.
@@ -232,36 +250,6 @@ var checks = map[string]func(*tls.Config, func() error){
 	"VerifyPeerCertificate": func(c *tls.Config, refuse func() error) {
 		c.VerifyPeerCertificate = func([][]byte, [][]*x509.Certificate) error { return refuse() }
 	},
-}
-
-// The caller's code may return an error of any kind.
-//
-//retrip:promise P8
-func TestRefused_AnyError(t *testing.T) {
-	for _, refusal := range []error{
-		errors.New("plain"), fmt.Errorf("wrapped: %w", errors.New("plain")), errors.Join(errors.New("one"), errors.New("two")),
-		x509.UnknownAuthorityError{}, &tls.CertificateVerificationError{Err: errors.New("untrusted")},
-		incomparableError{"a", "b"}, dynamicError{[]int{1}},
-	} {
-		for dialer, dials := range dialers {
-			for _, timeout := range []time.Duration{0, time.Hour} {
-				t.Run(fmt.Sprintf("%T/%s/timeout %v", refusal, dialer, timeout), func(t *testing.T) {
-					t.Parallel()
-					s, config := realServer(t, false, nothing)
-					asked := 0
-					config.VerifyConnection = func(tls.ConnectionState) error { asked++; return refusal }
-					base := &http.Transport{TLSClientConfig: config}
-					dials(base)
-					tr := &retrip.Transport{Base: base, Policy: play.AtOnce}
-					tr.Policy.AttemptTimeout = timeout
-					_, err := tr.RoundTrip(request(t, s.URL))
-					assert.EqualError(t, err, refusal.Error())
-					assert.Equal(t, 1, asked)
-					assert.Empty(t, play.Held(tr))
-				})
-			}
-		}
-	}
 }
 
 // incomparableError can't be compared.
@@ -322,6 +310,9 @@ func TestRefused_NoRefusal(t *testing.T) {
 				return nil, errors.New("too many connections")
 			}
 		},
+		"a connection of another package breaks": func(_ *testing.T, base *http.Transport) {
+			base.DialContext = hangsUp(new(atomic.Int32))
+		},
 		"a tunnel": func(_ *testing.T, base *http.Transport) {
 			base.DialContext = func(_ context.Context, network, addr string) (net.Conn, error) {
 				c, err := net.Dial(network, addr)
@@ -352,6 +343,11 @@ func TestRefused_NoRefusal(t *testing.T) {
 		})
 	}
 }
+
+// tunnel is a connection whose errors are of its own types.
+type tunnel struct{ net.Conn }
+
+func (tunnel) Read([]byte) (int, error) { return 0, errors.New("tunnel: session shutdown") }
 
 // slowHandshake is a timeout of another implementation of TLS.
 type slowHandshake struct{}

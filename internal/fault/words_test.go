@@ -24,30 +24,10 @@ import (
 )
 
 // net/http's errors that only their text, or the name of their type, tells from others. A
-// row that fails names what a new release of Go has changed. The rows of TestHopeless and
-// TestHopeless_*, and TestCloses and TestRegistered of other packages, do the same
-// for the rest.
+// row that fails names what a new release of Go has changed. The rows of TestHTTP2,
+// TestHopeless and TestHopeless_*, and TestCloses and TestRegistered of other packages, do
+// the same for the rest.
 func TestWordsOfNetHTTP(t *testing.T) {
-	noInner := func(error) (fault.Inner, bool) { return fault.Inner{}, false }
-	proves := func(sent bool) func(error) bool {
-		return func(err error) bool { return fault.NeverProcessed(err, 0, sent, noInner) }
-	}
-	stream := func() io.Reader { return play.Stream([]byte("payload")) }
-	none := func() io.Reader { return nil }
-	// fails returns the error of a request that a server of HTTP/2 answers so.
-	fails := func(body func() io.Reader, answer func(w *play.H2Writer, stream uint32)) func(*testing.T) error {
-		return func(t *testing.T) error {
-			base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, stream uint32) { answer(w, stream) })
-			return testenv.Try(base, play.MustRequest(t, "POST", "http://example.com/", body()))
-		}
-	}
-	resets := func(code uint32) func(*play.H2Writer, uint32) {
-		return func(w *play.H2Writer, stream uint32) { w.Reset(stream, code) }
-	}
-	leaves := func(last func(stream uint32) uint32, code uint32) func(*play.H2Writer, uint32) {
-		return func(w *play.H2Writer, stream uint32) { w.GoAway(last(stream), code); w.Close() }
-	}
-	this, before := func(stream uint32) uint32 { return stream }, func(uint32) uint32 { return 0 }
 	// hangs returns the error of a request that a server never answers.
 	hangs := func(proto memhttp.Proto, set func(*http.Request, *http.Transport)) func(*testing.T) error {
 		return func(t *testing.T) error {
@@ -83,13 +63,6 @@ func TestWordsOfNetHTTP(t *testing.T) {
 		err   func(*testing.T) error
 		knows func(error) bool
 	}{
-		{"REFUSED_STREAM", fails(none, resets(7)), proves(false)},
-		{"REFUSED_STREAM to a stream", fails(stream, resets(7)), proves(true)},
-		{"GOAWAY to a stream", fails(stream, leaves(before, 0)), proves(true)},
-		{"GOAWAY to a stream, no trouble", fails(stream, leaves(before, 0)), fault.GoneAway},
-		{"RST_STREAM with ENHANCE_YOUR_CALM", fails(none, resets(0xb)), fault.AsksForCalm},
-		{"GOAWAY with ENHANCE_YOUR_CALM", fails(none, leaves(this, 0xb)), fault.AsksForCalm},
-		{"GOAWAY with ENHANCE_YOUR_CALM at first", fails(none, leaves(before, 0xb)), fault.AsksForCalm},
 		{"canceled over HTTP/1", hangs(memhttp.HTTP1, cancels), fault.Canceled},
 		{"canceled over HTTP/2", hangs(memhttp.HTTP2, cancels), fault.Canceled},
 		{"canceled without a connection", hangs(memhttp.HTTP1, func(req *http.Request, base *http.Transport) {
@@ -105,8 +78,8 @@ func TestWordsOfNetHTTP(t *testing.T) {
 		{"headers awaited over HTTP/2", hangs(memhttp.HTTP2, awaits), func(err error) bool {
 			return fault.AwaitedHeaders(err) && fault.Timeout(err) && fault.OverHTTP2(err)
 		}},
-		{"closed while idle", ended(memhttp.HTTP1, none), fault.Lost},
-		{"a stream that can't be rewound", ended(memhttp.HTTP2, stream), fault.GoneAway},
+		{"closed while idle", ended(memhttp.HTTP1, kinds["none"]), fault.Lost},
+		{"a stream that can't be rewound", ended(memhttp.HTTP2, kinds["stream"]), fault.GoneAway},
 	} {
 		play.Bubble(t, tt.name, func(t *testing.T) {
 			err := tt.err(t)
