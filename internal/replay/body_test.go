@@ -5,7 +5,6 @@ package replay_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -153,46 +152,6 @@ func TestBody_AtFaultWithAResponse(t *testing.T) {
 			assert.Equal(t, 1, base.Attempts())
 		})
 	}
-}
-
-// A body that fails after its Close is not at fault, because the Close ends its
-// reading.
-//
-//retrip:promise P7
-func TestBody_FailsOnceClosed(t *testing.T) {
-	play.Bubble(t, "pipe", func(t *testing.T) {
-		pipe, _ := io.Pipe()
-		base := play.Keep(func(r *http.Request) (*http.Response, error) {
-			read := make(chan error)
-			go func() {
-				_, err := r.Body.Read(make([]byte, 1))
-				read <- err
-			}()
-			synctest.Wait()
-			_ = r.Body.Close()
-			assert.Error(t, <-read)
-			return nil, io.ErrUnexpectedEOF
-		}, play.Reply(200))
-		req := play.Request(t, "PUT", pipe)
-		req.GetBody = again("again")
-		play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, req)
-		assert.Equal(t, 2, base.Attempts())
-	})
-}
-
-// The error of GetBody is the last one, so it comes first in the text. It
-// doesn't hide the error that made the retry necessary.
-//
-//retrip:promise P7 P17
-func TestBody_GetBodyFails(t *testing.T) {
-	lost := errors.New("the connection was lost")
-	req := play.Request(t, "PUT", strings.NewReader("payload"))
-	req.GetBody = func() (io.ReadCloser, error) { return nil, play.ErrDisk }
-	_, err := (&retrip.Transport{Base: play.Base(play.Err(lost)), Policy: play.Steady}).RoundTrip(req)
-	assert.Equal(t, retrip.ReasonBodyNotReplayable, play.AsError(t, err).Reason)
-	assert.ErrorIs(t, err, lost)
-	assert.ErrorIs(t, err, play.ErrDisk)
-	assert.EqualError(t, err, "retrip: gave up after 1 attempt (body_not_replayable): the disk is gone; before that: the connection was lost")
 }
 
 // If GetBody fails after a response, that is the result, and the retry's token returns. If

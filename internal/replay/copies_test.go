@@ -5,7 +5,6 @@ package replay_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -58,65 +56,56 @@ func (l *lone) Close() error { return nil }
 // wrapper is a body around another, of which each GetBody makes a new one.
 type wrapper struct{ io.ReadCloser }
 
-// gets are the GetBody functions of well-known clients: each returns the first body, and
-// what GetBody returns.
-var gets = map[string]func(t testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)){
-	"copies": func(t testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)) {
-		get := func() (io.ReadCloser, error) {
-			return &lone{ReadSeeker: bytes.NewReader(payload), t: t}, nil
+// getter returns the first body of a request, and its GetBody.
+type getter = func(t testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error))
+
+// oneReader returns a getter of bodies around one reader: the first one, and those of
+// GetBody, which may rewind it.
+func oneReader(open func(t testing.TB, payload []byte) io.ReadSeeker, first, next func(io.ReadSeeker) io.ReadCloser, rewinds bool) getter {
+	return func(t testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)) {
+		one := open(t, payload)
+		return first(one), func() (_ io.ReadCloser, err error) {
+			if rewinds {
+				_, err = one.Seek(0, io.SeekStart)
+			}
+			return next(one), err
 		}
+	}
+}
+
+func openLone(t testing.TB, payload []byte) io.ReadSeeker {
+	return &lone{ReadSeeker: bytes.NewReader(payload), t: t}
+}
+
+func openMemory(_ testing.TB, payload []byte) io.ReadSeeker { return bytes.NewReader(payload) }
+
+func openFile(t testing.TB, payload []byte) io.ReadSeeker {
+	name := filepath.Join(t.TempDir(), "f")
+	require.NoError(t, os.WriteFile(name, payload, 0o600))
+	f := play.Must(os.Open(name))
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func bare(one io.ReadSeeker) io.ReadCloser       { return one.(io.ReadCloser) }
+func inNew(one io.ReadSeeker) io.ReadCloser      { return &wrapper{one.(io.ReadCloser)} }
+func unseekable(one io.ReadSeeker) io.ReadCloser { return wrapper{one.(io.ReadCloser)} }
+func unclosed(one io.ReadSeeker) io.ReadCloser   { return io.NopCloser(one) }
+
+// gets are those of well-known clients.
+var gets = map[string]getter{
+	"copies": func(t testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)) {
+		get := func() (io.ReadCloser, error) { return bare(openLone(t, payload)), nil }
 		return play.Must(get()), get
 	},
-	"one reader, rewound": func(t testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)) {
-		one := &lone{ReadSeeker: bytes.NewReader(payload), t: t}
-		return one, func() (io.ReadCloser, error) {
-			_, err := one.Seek(0, io.SeekStart)
-			return one, err
-		}
-	},
-	"one reader, rewound, in a new wrapper": func(t testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)) {
-		one := &lone{ReadSeeker: bytes.NewReader(payload), t: t}
-		return &wrapper{one}, func() (io.ReadCloser, error) {
-			_, err := one.Seek(0, io.SeekStart)
-			return &wrapper{one}, err
-		}
-	},
-	"one reader, rewound, in a wrapper at first": func(t testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)) {
-		one := &lone{ReadSeeker: bytes.NewReader(payload), t: t}
-		return &wrapper{one}, func() (io.ReadCloser, error) {
-			_, err := one.Seek(0, io.SeekStart)
-			return one, err
-		}
-	},
-	"one file, rewound": func(t testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)) {
-		name := filepath.Join(t.TempDir(), "f")
-		require.NoError(t, os.WriteFile(name, payload, 0o600))
-		f := play.Must(os.Open(name))
-		t.Cleanup(func() { f.Close() })
-		return io.NopCloser(f), func() (io.ReadCloser, error) {
-			_, err := f.Seek(0, io.SeekStart)
-			return io.NopCloser(f), err
-		}
-	},
-	"one reader in memory, rewound": func(_ testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)) {
-		one := bytes.NewReader(payload)
-		return io.NopCloser(one), func() (io.ReadCloser, error) {
-			_, err := one.Seek(0, io.SeekStart)
-			return io.NopCloser(one), err
-		}
-	},
-	"one reader, not rewound": func(t testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)) {
-		one := &lone{ReadSeeker: bytes.NewReader(payload), t: t}
-		return one, func() (io.ReadCloser, error) { return one, nil }
-	},
-	"one reader that can't seek, not rewound": func(t testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)) {
-		one := &lone{ReadSeeker: bytes.NewReader(payload), t: t}
-		return wrapper{one}, func() (io.ReadCloser, error) { return wrapper{one}, nil }
-	},
-	"one reader in memory, not rewound": func(_ testing.TB, payload []byte) (io.ReadCloser, func() (io.ReadCloser, error)) {
-		one := io.NopCloser(strings.NewReader(string(payload)))
-		return one, func() (io.ReadCloser, error) { return one, nil }
-	},
+	"one reader, rewound":                        oneReader(openLone, bare, bare, true),
+	"one reader, rewound, in a new wrapper":      oneReader(openLone, inNew, inNew, true),
+	"one reader, rewound, in a wrapper at first": oneReader(openLone, inNew, bare, true),
+	"one file, rewound":                          oneReader(openFile, unclosed, unclosed, true),
+	"one reader in memory, rewound":              oneReader(openMemory, unclosed, unclosed, true),
+	"one reader, not rewound":                    oneReader(openLone, bare, bare, false),
+	"one reader that can't seek, not rewound":    oneReader(openLone, unseekable, unseekable, false),
+	"one reader in memory, not rewound":          oneReader(openMemory, unclosed, unclosed, false),
 }
 
 // Whatever GetBody returns, and however an attempt ends, a server that is content has got
@@ -204,7 +193,7 @@ func TestCopies_Loopback(t *testing.T) {
 	tr := &retrip.Transport{Base: s.Client().Transport, Policy: play.AtOnce}
 	tr.Policy.Budget = retrip.Off
 	for _, kind := range []string{"one reader, rewound", "one reader, rewound, in a wrapper at first", "one file, rewound", "one reader in memory, rewound", "copies"} {
-		for _, size := range []int{1 << 10, 1 << 20, 8 << 20} {
+		for _, size := range []int{1 << 10, 1 << 20, 3 << 20} {
 			payload, n := play.Pattern(size), testenv.Size(5, 40)
 			for stored, late := 0, 0; stored < n; {
 				req := play.MustRequest(t, "PUT", s.URL, nil)
@@ -319,62 +308,6 @@ func (f atEnd) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// A Read of the last attempt is still in progress. If closing the body ends the Read, the
-// next attempt gets a body. Otherwise there is none, and the caller learns the status.
-//
-//retrip:promise P3 P7
-func TestCopies_OldAttemptReads(t *testing.T) {
-	for _, ends := range []string{"Read by itself", "Close", "nothing"} {
-		for _, answer := range []play.Step{play.Reply(503), play.Err(resetError)} {
-			play.Bubble(t, "ended by "+ends, func(t *testing.T) {
-				first, old := early()
-				base := play.Keep(func(r *http.Request) (*http.Response, error) {
-					_, _ = first(r)
-					return answer(r)
-				}, func(r *http.Request) (*http.Response, error) {
-					assert.Equal(t, "again", play.ReadAll(t, r.Body))
-					return play.Reply(200)(r)
-				})
-				body := newSlow(io.EOF, false)
-				over := sync.OnceFunc(func() { close(body.give) })
-				req := play.Request(t, "PUT", &onClose{body, func() {
-					if ends == "Close" {
-						over()
-					}
-				}})
-				req.GetBody = func() (io.ReadCloser, error) {
-					assert.NotEqual(t, "nothing", ends)
-					return again("again")()
-				}
-				go func() {
-					body.give <- "one"
-					if ends == "Read by itself" {
-						time.Sleep(40 * time.Millisecond)
-						over()
-					}
-				}()
-				began := time.Now()
-				resp, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(req)
-				if ends == "nothing" {
-					e := play.AsError(t, err)
-					assert.Equal(t, retrip.ReasonBodyNotReplayable, e.Reason)
-					_, lost := answer(req)
-					assert.Equal(t, lost == nil, e.StatusCode == 503)
-					assert.ErrorContains(t, err, "still in a Read")
-					assert.Less(t, time.Since(began), 300*time.Millisecond)
-				} else {
-					require.NoError(t, err)
-					assert.Equal(t, 200, resp.StatusCode)
-				}
-				over()
-				assert.Error(t, <-old)
-				synctest.Wait()
-				assert.EqualValues(t, 1, body.closed.Load())
-			})
-		}
-	}
-}
-
 // Nothing of a body in memory was sent: it is where it was, whatever its GetBody returns.
 // After that, it is at its end.
 //
@@ -394,77 +327,6 @@ func TestCopies_UnsentMemory(t *testing.T) {
 		req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(one), nil }
 		play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, req)
 		assert.Zero(t, one.Len())
-	})
-}
-
-// The caller goes while a Read of the last attempt is awaited.
-//
-//retrip:promise P7 P10 P17
-func TestCopies_CanceledDuringARead(t *testing.T) {
-	for _, answer := range []play.Step{play.Reply(503), play.Err(resetError)} {
-		play.Bubble(t, "", func(t *testing.T) {
-			first, old := early()
-			body := newSlow(io.EOF, false)
-			ctx, cancel := context.WithCancel(t.Context())
-			req := play.Request(t, "PUT", body).WithContext(ctx)
-			req.GetBody = again("again")
-			go func() { body.give <- "one" }()
-			time.AfterFunc(20*time.Millisecond, cancel)
-			began := time.Now()
-			_, err := (&retrip.Transport{Policy: play.Steady, Base: play.Keep(func(r *http.Request) (*http.Response, error) {
-				_, _ = first(r)
-				return answer(r)
-			})}).RoundTrip(req)
-			assert.Equal(t, 20*time.Millisecond, time.Since(began))
-			assert.ErrorIs(t, err, context.Canceled)
-			e := play.AsError(t, err)
-			assert.Equal(t, retrip.ReasonCanceled, e.Reason)
-			_, lost := answer(req)
-			assert.Equal(t, lost == nil, e.StatusCode == 503)
-			if lost != nil {
-				assert.ErrorIs(t, err, lost)
-			}
-			close(body.give)
-			<-old
-		})
-	}
-}
-
-// onClose is a body that calls close when it is closed.
-type onClose struct {
-	io.ReadCloser
-	close func()
-}
-
-func (b *onClose) Close() error {
-	b.close()
-	return b.ReadCloser.Close()
-}
-
-// An attempt that is over gets nothing more of the caller's: no byte, no copy, no Close.
-//
-//retrip:promise P7
-func TestCopies_LateBase(t *testing.T) {
-	play.Bubble(t, "", func(t *testing.T) {
-		var made []*play.SendBody
-		get := func() (io.ReadCloser, error) {
-			made = append(made, play.NewSend("payload"))
-			return made[len(made)-1], nil
-		}
-		base := play.Keep(play.Reply(503), play.Reply(503), play.Reply(200))
-		req := play.Request(t, "PUT", play.Must(get()))
-		req.GetBody = get
-		play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, req)
-		require.Len(t, made, 3)
-		for i, r := range base.Reqs[:2] {
-			yieldsNothing(t, r.Body)
-			_, err := r.GetBody()
-			assert.Error(t, err)
-			require.NoError(t, r.Body.Close())
-			assert.EqualValues(t, 1, made[i].Closed.Load(), "closed once, by retrip")
-		}
-		assert.Equal(t, "payload", play.ReadAll(t, base.Reqs[2].Body))
-		assert.Len(t, made, 3)
 	})
 }
 

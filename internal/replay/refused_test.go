@@ -221,59 +221,6 @@ func TestReplay_MovedBodyIsStillSent(t *testing.T) {
 	}
 }
 
-// net/http's HTTP/2 closes a body whose connection turned out to be unusable,
-// and passes the same body to another connection.
-//
-//retrip:promise P7
-func TestReplay_ClosedBeforeItIsRead(t *testing.T) {
-	moved := func(t *testing.T, r *http.Request) {
-		assert.NoError(t, r.Body.Close())
-		assert.True(t, uploaded == play.ReadAll(t, r.Body))
-	}
-	for _, section := range []bool{false, true} {
-		play.Bubble(t, fmt.Sprint("section ", section), func(t *testing.T) {
-			var old io.ReadCloser
-			base := play.Keep(func(r *http.Request) (*http.Response, error) {
-				moved(t, r)
-				assert.NoError(t, r.Body.Close())
-				yieldsNothing(t, r.Body) // closed after the end was read
-				return play.Reply(503)(r)
-			}, func(r *http.Request) (*http.Response, error) {
-				old = r.Body // neither read nor closed
-				return play.Reply(503)(r)
-			}, func(r *http.Request) (*http.Response, error) {
-				yieldsNothing(t, old) // superseded
-				assert.True(t, uploaded == play.ReadAll(t, r.Body))
-				assert.NoError(t, r.Body.Close())
-				return play.Reply(200)(r)
-			})
-			req, body := newUpload(t, "PUT", section)
-			play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, req)
-			body.isClosed(t)
-		})
-		play.Bubble(t, fmt.Sprint("and not closed again, section ", section), func(t *testing.T) {
-			// net/http closes a body once, whatever happens to it then.
-			base := play.Keep(func(r *http.Request) (*http.Response, error) {
-				moved(t, r)
-				return play.Reply(200)(r)
-			})
-			req, body := newUpload(t, "PUT", section)
-			play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, req)
-			body.isClosed(t)
-		})
-		play.Bubble(t, fmt.Sprint("when nobody will send it any more, section ", section), func(t *testing.T) {
-			base := play.Keep(func(r *http.Request) (*http.Response, error) {
-				assert.NoError(t, r.Body.Close())
-				return play.Reply(200)(r)
-			})
-			req, body := newUpload(t, "PUT", section)
-			play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, req)
-			yieldsNothing(t, base.Reqs[0].Body)
-			body.isClosed(t)
-		})
-	}
-}
-
 // blocked is a body whose Close doesn't return before the end of its test.
 type blocked struct {
 	upload
@@ -343,41 +290,4 @@ func answersAsNetHTTP(t *testing.T, proto memhttp.Proto, bare, blocks bool, expe
 	assert.Less(t, time.Since(began), 100*time.Millisecond)
 	body.isClosed(t)
 	require.NoError(t, resp.Body.Close())
-}
-
-// slow is a body whose Reads take a second.
-type slow struct{ upload }
-
-func (s slow) Read(p []byte) (int, error) {
-	time.Sleep(time.Second)
-	return s.upload.Read(p)
-}
-
-// A base other than net/http may pass a body on that it has closed. It is then read to its
-// end, also after the answer has begun.
-//
-//retrip:promise P1 P2
-func TestReplay_ClosedAndPassedOn(t *testing.T) {
-	play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
-		s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			c := http.NewResponseController(w)
-			_ = c.EnableFullDuplex()
-			require.NoError(t, c.Flush())
-			n, err := io.Copy(io.Discard, r.Body)
-			fmt.Fprint(w, n, " ", err)
-		}))
-		base := s.Transport()
-		rt := &retrip.Transport{Policy: play.AtOnce, Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-			require.NoError(t, req.Body.Close())
-			return base.RoundTrip(req)
-		})}
-		_, body := newUpload(t, "PUT", false)
-		req := play.MustRequest(t, "PUT", s.URL, slow{body})
-		req.ContentLength = -1
-		resp, err := rt.RoundTrip(req)
-		require.NoError(t, err)
-		assert.Equal(t, "6000 <nil>", play.ReadAll(t, resp.Body))
-		require.NoError(t, resp.Body.Close())
-		body.isClosed(t)
-	})
 }

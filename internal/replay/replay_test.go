@@ -79,29 +79,6 @@ func TestReplay_CloseWakesWaitingReader(t *testing.T) {
 	})
 }
 
-// No attempt reads the caller's body beyond its end.
-//
-//retrip:promise P7
-func TestReplay_EndIsReadOnce(t *testing.T) {
-	for _, end := range []error{io.EOF, io.ErrClosedPipe} {
-		reads := 0
-		r := Open(put(t, testenv.Reader(func(p []byte) (int, error) {
-			reads++
-			return copy(p, "text"), end
-		})), 100)
-		for range 2 {
-			b := r.Reader()
-			n, err := b.Read(nil)
-			assert.Zero(t, n)
-			require.NoError(t, err, "nothing was requested")
-			assert.Equal(t, "text", take(t, b, 4))
-			yieldsNothing(t, b, end)
-			yieldsNothing(t, b, end)
-		}
-		assert.Equal(t, 1, reads)
-	}
-}
-
 // A section that was read to its end, or beyond, has nothing left, whatever
 // follows it in the file.
 //

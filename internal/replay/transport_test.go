@@ -14,10 +14,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/iotest"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -71,27 +69,6 @@ func TestReplay_FirstByte(t *testing.T) {
 			_ = pw.Close()
 		}()
 		play.Do(t, &retrip.Transport{Base: s.Transport(), Policy: play.Steady}, play.MustRequest(t, "PUT", s.URL, pr))
-	})
-}
-
-// If a base asks for n bytes, retrip asks the caller's body for n bytes.
-//
-//retrip:promise P7
-func TestReplay_NeverReadsAhead(t *testing.T) {
-	play.Bubble(t, "", func(t *testing.T) {
-		data := bytes.NewReader(play.Pattern(10_000))
-		body := &play.SendBody{Reader: data}
-		base := play.Keep(func(r *http.Request) (*http.Response, error) {
-			for left := 9900; left >= 9000; left -= 100 {
-				_, err := io.ReadFull(r.Body, make([]byte, 100))
-				assert.NoError(t, err)
-				assert.Equal(t, left, data.Len())
-			}
-			_ = r.Body.Close()
-			return play.Reply(200)(r)
-		})
-		play.Do(t, &retrip.Transport{Base: base}, play.Request(t, "PUT", body))
-		assert.EqualValues(t, 1, body.Closed.Load())
 	})
 }
 
@@ -190,42 +167,6 @@ func TestReplay_OddFiles(t *testing.T) {
 	})
 }
 
-// The request for the base has a GetBody only if it may be sent twice and
-// GetBody can't fail.
-//
-//retrip:promise P7
-func TestReplay_GetBodyOfDerived(t *testing.T) {
-	bodies := kinds(t, []byte("abcd"))
-	for _, tt := range []struct {
-		name, method, kind string
-		length, kept       int64
-		want               bool
-	}{
-		{"section", "PUT", "section", 0, 0, true},
-		{"section, POST", "POST", "section", 4, 0, false},
-		{"stream that fits", "PUT", "stream", 4, 5, true},
-		{"stream that fits, POST", "POST", "stream", 4, 5, false},
-		{"stream that might not be kept to its end", "PUT", "stream", 4, 4, false},
-		{"stream of an unknown length", "PUT", "stream", 0, 0, false},
-		{"stream of an unknown length, -1", "PUT", "stream", -1, 0, false},
-		{"stream that isn't kept", "PUT", "stream", 4, retrip.Off, false},
-	} {
-		play.Bubble(t, tt.name, func(t *testing.T) {
-			base := play.Keep(func(r *http.Request) (*http.Response, error) {
-				assert.Equal(t, "abcd", play.ReadAll(t, r.Body))
-				if assert.Equal(t, tt.want, r.GetBody != nil) && tt.want {
-					assert.Equal(t, "abcd", play.ReadAll(t, play.Must(r.GetBody())))
-				}
-				return play.Reply(200)(r)
-			})
-			tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.MaxReplayBody = tt.kept })}
-			req := play.Request(t, tt.method, bodies[tt.kind]())
-			req.ContentLength = tt.length
-			play.Do(t, tr, req)
-		})
-	}
-}
-
 // If Classify wants a retry after the body has failed, the kept part is still not the
 // whole body.
 //
@@ -243,142 +184,7 @@ func TestReplay_ClassifyOfABrokenBody(t *testing.T) {
 	})
 }
 
-// A body had from GetBody for an attempt that is never made is closed.
-//
-//retrip:promise P7
-func TestReplay_BodyForNoAttempt(t *testing.T) {
-	play.Bubble(t, "", func(t *testing.T) {
-		var made []*play.SendBody
-		req := play.Request(t, "PUT", strings.NewReader("x"))
-		req.GetBody = func() (io.ReadCloser, error) {
-			made = append(made, play.NewSend("x"))
-			return made[len(made)-1], nil
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		time.AfterFunc(time.Second/2, cancel)
-		_, err := (&retrip.Transport{Base: play.Base(play.Reply(503)), Policy: play.Steady}).RoundTrip(req.WithContext(ctx))
-		require.Error(t, err)
-		require.Len(t, made, 1)
-		assert.EqualValues(t, 1, made[0].Closed.Load())
-	})
-}
-
-// Body, attempt timeout and retry together: Content-Length matches the body on
-// every attempt.
-//
-//retrip:promise P7 P11
-func TestReplay_ContentLength(t *testing.T) {
-	payload := play.Pattern(50 << 10)
-	bodies := kinds(t, payload)
-	play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
-		var seen atomic.Int32
-		s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			assert.EqualValues(t, len(payload), r.ContentLength)
-			assert.True(t, string(payload) == play.ReadAll(t, r.Body))
-			switch seen.Add(1) % 3 {
-			case 1:
-				<-r.Context().Done()
-			case 2:
-				w.WriteHeader(503)
-			}
-		}))
-		tr := &retrip.Transport{Base: s.Transport(), Policy: play.With(func(p *retrip.Policy) { p.AttemptTimeout = time.Second })}
-		for _, kind := range []string{"GetBody", "stream"} {
-			req := play.MustRequest(t, "PUT", s.URL, bodies[kind]())
-			req.ContentLength = int64(len(payload))
-			resp, _ := play.Do(t, tr, req)
-			assert.Equal(t, 200, resp.StatusCode)
-		}
-		assert.EqualValues(t, 6, seen.Load())
-	})
-}
-
-// A base that signs requests may read the body from GetBody first and send the
-// body after that. It also may read the body and send another.
-//
-//retrip:promise P4
-func TestReplay_SigningBase(t *testing.T) {
-	for kind, open := range kinds(t, []byte("payload")) {
-		for _, closes := range []bool{false, true} {
-			for _, method := range []string{"PUT", "POST"} {
-				play.Bubble(t, fmt.Sprint(kind, " closes ", closes, " ", method), func(t *testing.T) {
-					var seen atomic.Int32
-					s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-						got := play.ReadAll(t, r.Body)
-						assert.Equal(t, "payload", got)
-						assert.Equal(t, signature(got), r.Header.Get("Signature"))
-						if seen.Add(1) < 3 {
-							w.WriteHeader(http.StatusTooManyRequests)
-						}
-					}))
-					inner := s.Transport()
-					signer := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-						r = r.Clone(r.Context())
-						var content string
-						if r.GetBody != nil {
-							b := play.Must(r.GetBody())
-							content = play.ReadAll(t, b)
-							if closes {
-								b.Close()
-							}
-						} else {
-							content = play.ReadAll(t, r.Body)
-							r.Body.Close()
-							r.Body = io.NopCloser(strings.NewReader(content))
-						}
-						r.Header.Set("Signature", signature(content))
-						return inner.RoundTrip(r)
-					})
-					transport := &retrip.Transport{Base: signer, Policy: play.With(func(p *retrip.Policy) { p.Unprocessed = []int{429} })}
-					body, counted := open(), play.NewSend("payload")
-					if kind == "stream" {
-						body = counted
-					}
-					req := play.MustRequest(t, method, s.URL, body)
-					req.ContentLength = 7
-					play.Do(t, transport, req)
-					assert.EqualValues(t, 3, seen.Load())
-					synctest.Wait()
-					assert.Equal(t, kind == "stream", counted.Closed.Load() == 1)
-				})
-			}
-		}
-	}
-}
-
 func signature(content string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(content))) }
-
-// The caller's body is closed when the last attempt closes its reader, which
-// may be after RoundTrip has returned. An earlier attempt doesn't close it.
-//
-//retrip:promise P2
-func TestReplay_ClosedWithTheLastReader(t *testing.T) {
-	play.Bubble(t, "", func(t *testing.T) {
-		base := play.Keep(play.Reply(503), play.Reply(200))
-		body := play.NewSend("text")
-		play.Do(t, &retrip.Transport{Base: base, Policy: play.AtOnce}, play.Request(t, "PUT", body))
-		require.Len(t, base.Reqs, 2)
-		base.Reqs[0].Body.Close()
-		assert.Zero(t, body.Closed.Load())
-		for range 3 {
-			base.Reqs[1].Body.Close()
-			assert.EqualValues(t, 1, body.Closed.Load())
-		}
-	})
-}
-
-// A base that panics no longer uses its reader, closed or not.
-//
-//retrip:promise P5
-func TestReplay_ClosedAfterAPanicOfTheBase(t *testing.T) {
-	play.Bubble(t, "", func(t *testing.T) {
-		base := play.Keep(func(*http.Request) (*http.Response, error) { panic("base") })
-		body := play.NewSend("text")
-		assert.PanicsWithValue(t, "base", func() { _, _ = (&retrip.Transport{Base: base}).RoundTrip(play.Request(t, "PUT", body)) })
-		assert.EqualValues(t, 1, body.Closed.Load())
-		yieldsNothing(t, base.Reqs[0].Body)
-	})
-}
 
 // yieldsNothing fails t unless a Read of r fails without a byte.
 func yieldsNothing(t *testing.T, r io.Reader) {
