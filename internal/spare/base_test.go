@@ -4,13 +4,11 @@
 package spare_test
 
 import (
-	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,59 +20,6 @@ import (
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
-
-// If a copy of the base would behave differently, or the base is of unknown
-// type, the base makes every attempt.
-//
-//retrip:promise P11
-func TestFresh_OnlyTheBase(t *testing.T) {
-	for name, tt := range map[string]struct {
-		proto memhttp.Proto
-		set   func(w *freshWorld)
-	}{
-		"a wrapper": {memhttp.HTTP2, func(w *freshWorld) {
-			w.transport.Base = struct{ http.RoundTripper }{w.base}
-		}},
-		"http registered": {memhttp.H2C, func(w *freshWorld) {
-			w.base.RegisterProtocol("http", w.server.Transport())
-		}},
-		"https registered": {memhttp.HTTP2, func(w *freshWorld) {
-			other := w.server.Transport()
-			w.base.Protocols, w.base.TLSNextProto = nil, map[string]func(string, *tls.Conn) http.RoundTripper{}
-			w.base.RegisterProtocol("https", other)
-		}},
-	} {
-		eachFresh(t, name, []memhttp.Proto{tt.proto}, func(w *freshWorld) {
-			tt.set(w)
-			w.succeeds(1)
-			dials := w.server.Listener.Dials()
-			w.server.Listener.Freeze()
-			attempts, err := w.get(w.transport)
-			require.Error(w.t, err)
-			assert.Equal(w.t, 4, attempts)
-			assert.Equal(w.t, dials, w.server.Listener.Dials())
-		})
-	}
-}
-
-// A timeout before there was a connection says nothing about the existing
-// connections.
-func TestFresh_NoConnectionNoDoubt(t *testing.T) {
-	eachFresh(t, "", play.Protos, func(w *freshWorld) {
-		var dials *atomic.Int64
-		dials = w.beforeDial(func(context.Context) error {
-			if dials.Load() == 1 {
-				time.Sleep(1500 * time.Millisecond)
-			}
-			return nil
-		})
-		w.succeeds(2)
-		time.Sleep(time.Second)
-		_, err := w.get(w.base)
-		require.NoError(w.t, err)
-		assert.EqualValues(w.t, 2, dials.Load(), "both belong to the base")
-	})
-}
 
 // The spare uses the TLS sessions of the base.
 func TestFresh_KeepsSessions(t *testing.T) {

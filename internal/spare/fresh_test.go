@@ -4,9 +4,12 @@
 package spare_test
 
 import (
-	"fmt"
+	"context"
+	"crypto/tls"
 	"net/http"
-	"net/http/httptrace"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,189 +23,182 @@ import (
 	"github.com/retrip/retrip/internal/play"
 )
 
-// Earlier responses from a spare don't prove that it still works. One that is replaced keeps
-// no connection open.
+var bothHTTP1 = []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS}
+
+// Connections freeze, and requests get others: one by one, or together.
 //
 //retrip:promise P11
-func TestFresh_FrozenAgain(t *testing.T) {
-	for name, set := range map[string]func(w *freshWorld){
-		"AttemptTimeout": func(*freshWorld) {},
-		"ResponseHeaderTimeout of a plain attempt": func(w *freshWorld) {
+func TestFresh(t *testing.T) {
+	nothing := func(*freshWorld) {}
+	for _, row := range []struct {
+		name   string
+		protos []memhttp.Proto
+		set    func(w *freshWorld)
+		script string // see freshWorld.play
+	}{
+		// Earlier responses from a spare don't prove that it still works. One that is replaced keeps no
+		// connection open. Over HTTP/1, net/http itself closes a frozen connection.
+		{"frozen again", play.Protos, nothing, frozenAgain},
+		{"ResponseHeaderTimeout of a plain attempt", play.Protos, func(w *freshWorld) {
 			w.transport.Trace, w.transport.Policy.AttemptTimeout = nil, 0
 			w.base.ResponseHeaderTimeout = time.Second
-		},
-		"another scheme is registered": func(w *freshWorld) {
+		}, frozenAgain},
+		{"another scheme is registered", play.Protos, func(w *freshWorld) {
 			w.base.RegisterProtocol("file", http.NewFileTransport(http.Dir(".")))
-		},
+		}, frozenAgain},
 		// The spare may exceed it by one over HTTP/2.
-		"MaxConnsPerHost": func(w *freshWorld) { w.base.MaxConnsPerHost = 1 },
-	} {
-		eachFresh(t, name, play.Protos, func(w *freshWorld) {
-			set(w)
-			w.warm()
-			for n := range 3 {
-				w.server.Listener.Freeze()
-				began := time.Now()
-				w.mustGet()
-				assert.Equal(w.t, 1100*time.Millisecond, time.Since(began), "two attempts")
-				assert.Equal(w.t, n+2, w.server.Listener.Dials())
-				if w.base.Protocols.HTTP1() {
-					// net/http has closed the frozen connection.
-					_, err := w.get(w.base)
-					require.NoError(w.t, err)
+		{"MaxConnsPerHost", play.Protos, func(w *freshWorld) { w.base.MaxConnsPerHost = 1 }, frozenAgain},
+
+		{"the first connection freezes under its request", play.Protos, nothing, "freezes:1 get attempts:2 dials:2"},
+		{"the first three do", play.Protos, nothing, "freezes:3 get attempts:4 dials:4"},
+		{"the first is not kept", play.Protos, unkept, "freezes:1 get attempts:2 dials:2"},
+		{"the first three are not kept", play.Protos, unkept, "freezes:3 get attempts:4 dials:4"},
+
+		// A request doesn't try the dead ones of a pool one by one: after two, it gets a new one,
+		// unless the caller limits connections.
+		{"a whole pool", bothHTTP1, slower, "pool:8 open:8 freeze get attempts:3 dials:9"},
+		{"a whole pool, limited", bothHTTP1, func(w *freshWorld) { slower(w); w.base.MaxConnsPerHost = 8 }, "pool:8 open:8 freeze get fails attempts:4 dials:8"},
+
+		// Once the base is known to be frozen, later requests begin with the spare, whatever their method, and
+		// none waits, until the base delivers a response: here, when it has closed its connection.
+		{"later requests", bothHTTP2, nothing, "warm freeze get attempts:2 many conns:2 freeze get attempts:2 many conns:3 freeze get attempts:2 many conns:4 " +
+			"close-base 1s base conns:5 1m get attempts:1 conns:5 many conns:5"},
+		// A POST isn't retried, but two that time out in a row are enough for the third. If the spare freezes
+		// then, one is.
+		{"later requests without a retry", bothHTTP2, nothing, "warm freeze post fails post fails post post post freeze post fails post post post post"},
+		// A response of the spare at the beginning of an attempt doesn't prove that the spare still works.
+		{"base and spare freeze", bothHTTP2, nothing, "warm freeze mark go 1s mark go 200ms freeze join took:1.1s attempts:4 dials:3"},
+		// A retry after a response from the spare uses the spare again. Over HTTP/1, net/http resends after
+		// the reset, within the attempt.
+		{"the spare fails", play.Protos, func(w *freshWorld) {
+			answers := 0
+			w.handle = func(rw http.ResponseWriter, r *http.Request) {
+				switch answers++; answers {
+				case 2:
+					rw.WriteHeader(http.StatusServiceUnavailable)
+				case 3:
+					memhttp.RequestConn(r).Reset()
+					panic(http.ErrAbortHandler)
 				}
 			}
-			time.Sleep(10 * time.Second) // TLS closes a frozen connection with a delay
-			if !w.base.Protocols.HTTP1() {
-				assert.Equal(w.t, 2, w.server.Listener.Open(), "those of the base and of the last spare")
-			}
-		})
-	}
-}
+		}, "warm freeze mark get 1:took:1.3s 1:attempts:3 2:took:1.7s 2:attempts:4 dials:3"},
 
-// Connections that freeze under the first requests that use them.
-//
-//retrip:promise P11
-func TestFresh_FrozenAtOnce(t *testing.T) {
-	for _, n := range []int{1, 3} {
-		for _, unkept := range []bool{false, true} {
-			eachFresh(t, fmt.Sprintf("%d connections/not kept %v", n, unkept), play.Protos, func(w *freshWorld) {
-				w.base.DisableKeepAlives = unkept
-				var conns atomic.Int64
-				ctx := httptrace.WithClientTrace(w.t.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {
-					if conns.Add(1) <= int64(n) {
-						w.server.Listener.Freeze()
-					}
-				}})
-				require.NoError(w.t, w.send(w.transport, w.request("GET", "").WithContext(ctx)))
-				assert.EqualValues(w.t, n+1, w.attempts.Load())
-				assert.Equal(w.t, n+1, w.server.Listener.Dials())
+		// An unused spare keeps no connection open, whatever the base does with its own: for 30 seconds
+		// at most, or as long as the base keeps them.
+		{"idle spare", bothHTTP2, nothing, "warm freeze get attempts:2 close-base open:1 29.999s open:1 2ms open:0"},
+		{"idle spare of a base that keeps longer", bothHTTP2, keeps(time.Hour), "warm freeze get attempts:2 close-base open:1 29.999s open:1 2ms open:0"},
+		{"idle spare of a base that keeps 5 s", bothHTTP2, keeps(5 * time.Second), "warm freeze get attempts:2 close-base open:1 4.999s open:1 2ms open:0"},
+
+		// A timeout before there was a connection says nothing about the existing ones.
+		{"no connection, no doubt", play.Protos, func(w *freshWorld) {
+			var dials *atomic.Int64
+			dials = w.beforeDial(func(context.Context) error {
+				if dials.Load() == 1 {
+					time.Sleep(1500 * time.Millisecond)
+				}
+				return nil
 			})
-		}
-	}
-}
+		}, "get attempts:2 1s base dials:2"},
 
-// All connections of a pool died at once. A request doesn't try them one by one: after
-// two, it gets a new one, unless the caller limits connections.
-//
-//retrip:promise P11
-func TestFresh_WholePoolFrozen(t *testing.T) {
-	for _, limit := range []int{0, 8} {
-		eachFresh(t, fmt.Sprint("limit ", limit), []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS}, func(w *freshWorld) {
-			w.handle = func(http.ResponseWriter, *http.Request) { time.Sleep(time.Millisecond) }
-			w.base.MaxConnsPerHost = limit
-			require.Zero(w.t, w.parallel(w.base, 8))
-			synctest.Wait()
-			require.Equal(w.t, 8, w.server.Listener.Open())
-			w.server.Listener.Freeze()
-			attempts, err := w.get(w.transport)
-			if limit == 0 {
-				assert.NoError(w.t, err)
-				assert.Equal(w.t, 3, attempts)
-				assert.Equal(w.t, 9, w.server.Listener.Dials())
-			} else {
-				assert.Error(w.t, err)
-				assert.Equal(w.t, 4, attempts)
-				assert.Equal(w.t, 8, w.server.Listener.Dials())
-			}
+		// If a copy of the base would behave differently, or its type is unknown, the base makes each attempt.
+		{"a wrapper", []memhttp.Proto{memhttp.HTTP2}, func(w *freshWorld) { w.transport.Base = struct{ http.RoundTripper }{w.base} }, onlyTheBase},
+		{"http registered", []memhttp.Proto{memhttp.H2C}, func(w *freshWorld) { w.base.RegisterProtocol("http", w.server.Transport()) }, onlyTheBase},
+		{"https registered", []memhttp.Proto{memhttp.HTTP2}, registerHTTPS, onlyTheBase},
+	} {
+		eachFresh(t, row.name, row.protos, func(w *freshWorld) {
+			row.set(w)
+			w.play(row.script)
 		})
 	}
 }
 
-// Once the base is known to be frozen, later requests begin with the spare, whatever their
-// method, until the base delivers a response.
-//
-//retrip:promise P11
-func TestFresh_LaterRequests(t *testing.T) {
-	eachFresh(t, "", bothHTTP2, func(w *freshWorld) {
-		conns := map[any]int{}
-		w.handle = func(_ http.ResponseWriter, r *http.Request) { conns[memhttp.RequestConn(r)]++ }
-		w.warm()
-		for n := range 3 {
+const (
+	frozenAgain = "warm freeze mark get took:1.1s dials:2 1:base freeze mark get took:1.1s dials:3 1:base freeze mark get took:1.1s dials:4 1:base 10s 2:open:2"
+	onlyTheBase = "get attempts:1 dials:1 freeze get fails attempts:4 dials:1"
+)
+
+func unkept(w *freshWorld) { w.base.DisableKeepAlives = true }
+
+func slower(w *freshWorld) {
+	w.handle = func(http.ResponseWriter, *http.Request) { time.Sleep(time.Millisecond) }
+}
+
+func keeps(d time.Duration) func(*freshWorld) {
+	return func(w *freshWorld) { w.base.IdleConnTimeout = d }
+}
+
+// play plays a script: of durations to wait, what happens, and what is right after that. Words
+// after "1:" are for HTTP/1, after "2:" for HTTP/2. "fails" and "attempts" are about the last request, or all that were under way with it.
+func (w *freshWorld) play(script string) {
+	t := w.t
+	var began time.Time
+	var requests sync.WaitGroup
+	words := strings.Fields(script)
+	for i, word := range words {
+		if version, rest, _ := strings.Cut(word, ":"); version == "1" || version == "2" {
+			if word = rest; slices.Contains(bothHTTP2, w.proto) != (version == "2") {
+				continue
+			}
+		}
+		what, arg, _ := strings.Cut(word, ":")
+		n, _ := strconv.Atoi(arg)
+		d, _ := time.ParseDuration(arg)
+		switch what {
+		case "warm": // a connection comes into the pool of the base
+			w.warm()
+		case "pool":
+			require.Zero(t, w.parallel(w.base, n))
+			synctest.Wait()
+		case "freeze":
 			w.server.Listener.Freeze()
-			w.succeeds(2)
+		case "freezes": // the next connections freeze when requests have got them
+			w.freezes.Store(int64(n))
+		case "base": // makes a request
+			_, err := w.get(w.base)
+			require.NoError(t, err)
+		case "close-base":
+			w.base.CloseIdleConnections()
+		case "get", "post":
+			w.attempts.Store(0)
+			err := w.send(w.transport, w.request(strings.ToUpper(what), ""))
+			fails := i+1 < len(words) && words[i+1] == "fails"
+			require.Equal(t, fails, err != nil, "request %d of %q: %v", i, script, err)
+		case "many": // requests, one every 20 seconds
 			began := time.Now()
 			for i := range 20 {
-				require.NoError(w.t, w.send(w.transport, w.request([]string{"GET", "POST"}[i%2], "")))
+				require.NoError(t, w.send(w.transport, w.request([]string{"GET", "POST"}[i%2], "")))
 				time.Sleep(20 * time.Second)
 			}
-			assert.Equal(w.t, 400*time.Second, time.Since(began), "none waits")
-			assert.Equal(w.t, 2+n, len(conns))
+			assert.Equal(t, 400*time.Second, time.Since(began), "none waits")
+		case "go":
+			requests.Go(w.mustGet)
+		case "join":
+			requests.Wait()
+		case "mark":
+			began = time.Now()
+		case "took":
+			assert.Equal(t, d, time.Since(began), script)
+		case "attempts":
+			assert.EqualValues(t, n, w.attempts.Load(), script)
+		case "dials":
+			assert.Equal(t, n, w.server.Listener.Dials(), "at word %d of %q", i, script)
+		case "conns": // that have carried requests
+			served := 0
+			w.conns.Range(func(any, any) bool { served++; return true })
+			assert.Equal(t, n, served, "at word %d of %q", i, script)
+		case "open":
+			synctest.Wait()
+			assert.Equal(t, n, w.server.Listener.Open(), "at word %d of %q", i, script)
+			assert.Empty(t, w.transport.HostStates(), "the host is healthy")
+		case "fails":
+		default:
+			time.Sleep(play.Must(time.ParseDuration(word)))
 		}
-		// The base has closed its connection, and a request gets to it.
-		w.base.CloseIdleConnections()
-		time.Sleep(time.Second)
-		_, err := w.get(w.base)
-		require.NoError(w.t, err)
-		time.Sleep(time.Minute)
-		w.succeeds(1)
-		assert.Equal(w.t, 5, len(conns), "the connection of the base")
-	})
+	}
 }
 
-// A POST isn't retried, but two that time out in a row are enough for the third. If the
-// spare freezes then, one is.
-//
-//retrip:promise P11
-func TestFresh_LaterRequestsWithoutRetry(t *testing.T) {
-	eachFresh(t, "", bothHTTP2, func(w *freshWorld) {
-		w.warm()
-		w.server.Listener.Freeze()
-		for n := range 10 {
-			err := w.send(w.transport, w.request(http.MethodPost, ""))
-			assert.Equal(w.t, n < 2 || n == 5, err != nil)
-			if n == 4 {
-				w.server.Listener.Freeze()
-			}
-		}
-	})
-}
-
-// The connections of base and spare die at once while both carry requests. A
-// response of the spare at the beginning of the attempt doesn't prove that the
-// spare still works.
-func TestFresh_SpareFrozenMeanwhile(t *testing.T) {
-	eachFresh(t, "", bothHTTP2, func(w *freshWorld) {
-		w.warm()
-		w.server.Listener.Freeze()
-		var wg sync.WaitGroup
-		wg.Go(w.mustGet)
-		time.Sleep(time.Second)
-		began := time.Now()
-		wg.Go(w.mustGet)
-		time.Sleep(200 * time.Millisecond) // the first retry gets its response
-		w.server.Listener.Freeze()
-		wg.Wait()
-		assert.Equal(w.t, 1100*time.Millisecond, time.Since(began))
-		assert.EqualValues(w.t, 4, w.attempts.Load())
-		assert.Equal(w.t, 3, w.server.Listener.Dials())
-	})
-}
-
-// A retry after a response from the spare uses the spare again: the pool of the
-// base is still suspect.
-func TestFresh_StaysAfterAFailure(t *testing.T) {
-	eachFresh(t, "", play.Protos, func(w *freshWorld) {
-		answers := 0
-		w.handle = func(rw http.ResponseWriter, r *http.Request) {
-			switch answers++; answers {
-			case 2:
-				rw.WriteHeader(http.StatusServiceUnavailable)
-			case 3:
-				memhttp.RequestConn(r).Reset()
-				panic(http.ErrAbortHandler)
-			}
-		}
-		w.warm()
-		w.server.Listener.Freeze()
-		began := time.Now()
-		if w.base.Protocols.HTTP1() {
-			w.succeeds(3) // net/http resends after the reset, within the attempt
-			assert.Equal(w.t, 1300*time.Millisecond, time.Since(began))
-		} else {
-			w.succeeds(4)
-			assert.Equal(w.t, 1700*time.Millisecond, time.Since(began))
-		}
-		assert.Equal(w.t, 3, w.server.Listener.Dials())
-	})
+func registerHTTPS(w *freshWorld) {
+	other := w.server.Transport()
+	w.base.Protocols, w.base.TLSNextProto = nil, map[string]func(string, *tls.Conn) http.RoundTripper{}
+	w.base.RegisterProtocol("https", other)
 }

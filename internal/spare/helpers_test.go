@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,12 +33,15 @@ var bothHTTP2 = []memhttp.Proto{memhttp.HTTP2, memhttp.H2C}
 // base of its own.
 type freshWorld struct {
 	t         *testing.T
+	proto     memhttp.Proto
 	server    *memhttp.Server
 	handle    http.HandlerFunc // nil: answers at once
+	conns     sync.Map         // those that have carried requests
 	base      *http.Transport
 	transport *retrip.Transport
 	attempts  atomic.Int64
 	unsent    atomic.Int64 // of these, those that got no connection, and so were retried
+	freezes   atomic.Int64 // that many connections freeze as soon as requests have got them
 }
 
 // eachFresh runs f in a bubble for each protocol. The subtests have the name too.
@@ -51,8 +55,9 @@ func eachFresh(t *testing.T, name string, protos []memhttp.Proto, f func(w *fres
 // newFreshWorld returns a world whose Transport allows each attempt one second, and waits
 // 100 ms before the first retry.
 func newFreshWorld(t *testing.T, proto memhttp.Proto) *freshWorld {
-	w := &freshWorld{t: t}
+	w := &freshWorld{t: t, proto: proto}
 	w.server = memhttp.NewServer(t, proto, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.conns.Store(memhttp.RequestConn(r), true)
 		if w.handle != nil {
 			w.handle(rw, r)
 		}
@@ -80,7 +85,13 @@ func newFreshWorld(t *testing.T, proto memhttp.Proto) *freshWorld {
 
 // request returns a request to the server.
 func (w *freshWorld) request(method, path string) *http.Request {
-	return play.MustRequest(w.t, method, w.server.URL+path, nil).WithContext(w.t.Context())
+	return play.MustRequest(w.t, method, w.server.URL+path, nil).WithContext(httptrace.WithClientTrace(w.t.Context(), &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) {
+			if w.freezes.Add(-1) >= 0 {
+				w.server.Listener.Freeze()
+			}
+		},
+	}))
 }
 
 // send makes a request and reads its response.

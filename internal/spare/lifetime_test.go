@@ -66,28 +66,6 @@ func TestFresh_CloseIdleConnections(t *testing.T) {
 	}
 }
 
-// An unused spare keeps no connection open, whatever the base does with its
-// own: for 30 seconds at most, or as long as the base keeps them.
-func TestFresh_IdleSpareEnds(t *testing.T) {
-	const most = 30 * time.Second
-	for kept, want := range map[time.Duration]time.Duration{0: most, time.Hour: most, 5 * time.Second: 5 * time.Second} {
-		eachFresh(t, kept.String(), bothHTTP2, func(w *freshWorld) {
-			w.base.IdleConnTimeout = kept
-			w.warm()
-			w.server.Listener.Freeze()
-			w.succeeds(2)
-			w.base.CloseIdleConnections()
-			synctest.Wait()
-			require.Equal(w.t, 1, w.server.Listener.Open())
-			assert.Empty(w.t, w.transport.HostStates(), "the host is healthy")
-			time.Sleep(want - time.Millisecond)
-			assert.Equal(w.t, 1, w.server.Listener.Open())
-			time.Sleep(2 * time.Millisecond)
-			assert.Zero(w.t, w.server.Listener.Open())
-		})
-	}
-}
-
 // net/http keeps the contexts of requests that waited for another request's
 // connection, for as long as it keeps the pool. They go with the spare.
 //

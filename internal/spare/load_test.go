@@ -28,7 +28,7 @@ import (
 //
 //retrip:promise P11
 func TestFresh_SlowHost(t *testing.T) {
-	const n = 200
+	const n = 120
 	for _, tt := range []struct {
 		name         string
 		slow         int64 // number of slow requests
@@ -65,10 +65,10 @@ func TestFresh_SlowHost(t *testing.T) {
 // it answers.
 func TestFresh_SlowNowAndThen(t *testing.T) {
 	testenv.Slow(t)
-	// How many connections a minute may need where one request in so many is slow. For HTTP/2
+	// How many connections 20 seconds may need where one request in so many is slow. For HTTP/2
 	// without TLS, net/http dials again once IdleConnTimeout has passed since the last dial;
 	// one in 200 is too rare for the spare to prove itself in between.
-	for every, most := range map[int64]int{20: 2, 200: 30} {
+	for every, most := range map[int64]int{20: 2, 200: 10} {
 		eachFresh(t, fmt.Sprint("one in ", every), bothHTTP2, func(w *freshWorld) {
 			var n atomic.Int64
 			w.handle = func(_ http.ResponseWriter, r *http.Request) {
@@ -79,7 +79,7 @@ func TestFresh_SlowNowAndThen(t *testing.T) {
 			w.transport.Policy.RetryHeader = "Retry"
 			w.warm()
 			var wg sync.WaitGroup
-			for range 100 * 60 {
+			for range 100 * 20 {
 				time.Sleep(10 * time.Millisecond)
 				wg.Go(w.mustGet)
 			}
