@@ -102,6 +102,7 @@ func TestAttempt_AskedLate(t *testing.T) {
 		"parent":        {ended(errParent), func(*Attempt) {}, errParent},
 		"parent first":  {ended(errParent), (*Attempt).Cut, errParent},
 		"parent ends":   {nil, func(*Attempt) { endParent(errParent) }, errParent},
+		"parent later":  {nil, func(a *Attempt) { a.Cut(); endParent(errParent) }, context.Canceled},
 		"sends":         {context.Background(), func(a *Attempt) { tracedSends(a, maxSends+1) }, ErrHiddenSends},
 		"no more sends": {context.Background(), func(a *Attempt) { tracedSends(a, maxSends) }, nil},
 		"whole answer":  {t.Context(), func(a *Attempt) { answer(t, a) }, context.Canceled},
@@ -110,10 +111,11 @@ func TestAttempt_AskedLate(t *testing.T) {
 		for i := range 4 {
 			parent := tt.parent
 			if parent == nil {
-				ctx, end := context.WithCancelCause(context.Background())
+				ctx, end := context.WithCancelCause(context.WithValue(context.Background(), key{}, 0))
 				parent, endParent = ctx, end
 			}
 			a := begin(t, parent, time.Hour, watches[i/2])
+			assert.Equal(t, parent.Value(key{}), a.Value(key{}), name)
 			var early []context.Context
 			derive := func() (list []context.Context) {
 				for _, from := range []context.Context{a, a, context.WithValue(a, key{}, 1)} {
@@ -138,19 +140,6 @@ func TestAttempt_AskedLate(t *testing.T) {
 			}
 			a.Abandon()
 		}
-	}
-}
-
-// An end of the parent after the attempt's own end doesn't change the cause.
-func TestAttempt_ParentEndsLater(t *testing.T) {
-	type key struct{}
-	for _, watch := range watches {
-		parent, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, 1))
-		a := begin(t, parent, 0, watch)
-		a.Cut()
-		cancel(errors.New("later"))
-		assert.Equal(t, context.Canceled, context.Cause(a))
-		assert.Equal(t, 1, a.Value(key{}))
 	}
 }
 

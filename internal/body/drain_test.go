@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.RareGC(m) }
 
-// Each of 1000 requests gets one 503 with 64 KiB first. All of them share one
+// Each of 300 requests gets one 503 with 64 KiB first. All of them share one
 // connection.
 //
 //retrip:promise P12
@@ -50,7 +50,7 @@ func TestDrain_KeepsConnections(t *testing.T) {
 					}
 				}))
 				tr := &retrip.Transport{Base: s.Transport()}
-				requests := 1000
+				requests := 300
 				if proto != memhttp.HTTP1 {
 					// The same code drains these bodies, and fewer requests are
 					// faster.

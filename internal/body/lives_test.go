@@ -82,7 +82,7 @@ func (l *life) Cut() { l.end() }
 //
 //retrip:promise P20
 func TestLives(t *testing.T) {
-	seeds := uint64(2000)
+	seeds := uint64(1000)
 	if testing.Short() {
 		seeds = 300
 	}

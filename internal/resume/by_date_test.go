@@ -408,7 +408,7 @@ func live(t *testing.T, random *rand.Rand, way string) (l life) {
 //
 //retrip:promise P20
 func TestDates_Lives(t *testing.T) {
-	lives := testenv.Size(2000, 20_000)
+	lives := testenv.Size(800, 20_000)
 	if testing.Short() || testenv.Race {
 		lives = 300
 	}
