@@ -19,26 +19,27 @@ import (
 type form func(lines []string, h http.Header, now time.Time) (wait time.Duration, ok bool)
 
 // longest is the form of a field with one value, which read reads. Among several, in lines
-// of their own or joined by commas, the longest wait counts. What doesn't fit any form takes
-// microseconds to read, so only the first mostLimits count.
+// of their own or joined by commas, the longest wait counts. A date has a comma of its own.
+// What doesn't fit any form takes microseconds to read, so only the first mostLimits count.
 func longest(read func(value string, h http.Header, now time.Time) (time.Duration, bool)) form {
 	return func(lines []string, h http.Header, now time.Time) (longest time.Duration, found bool) {
 		n := 0
 		for _, line := range lines {
-			day := "" // of a date that goes on behind the comma
+			begun := "" // what is no value, and may be the beginning of one
 			for value := range strings.SplitSeq(line, ",") {
-				value = strings.Trim(value, " \t")
-				if isDay(value) {
-					day = value + ", "
-					continue
+				wait, ok := time.Duration(0), false
+				if begun != "" {
+					wait, ok = read(strings.Trim(begun+","+value, " \t"), h, now)
 				}
-				if n++; n > mostLimits {
-					return longest, found
+				if !ok {
+					if n++; n > mostLimits {
+						return longest, found
+					}
+					wait, ok = read(strings.Trim(value, " \t"), h, now)
 				}
-				if wait, ok := read(day+value, h, now); ok {
-					longest, found = max(longest, wait), true
+				if begun = value; ok {
+					longest, found, begun = max(longest, wait), true, ""
 				}
-				day = ""
 			}
 		}
 		return longest, found
@@ -81,7 +82,7 @@ var milliseconds = longest(func(value string, _ http.Header, _ time.Time) (time.
 var moment = longest(func(value string, h http.Header, now time.Time) (time.Duration, bool) {
 	value, _, _ = strings.Cut(value, ";") // what follows is no wait
 	value = strings.Trim(value, `" `)
-	if strings.Contains(value, "e") && strings.Trim(value, "0123456789.e+") == "" { // as Go prints large floats
+	if strings.ContainsAny(value, "eE") && strings.Trim(value, "0123456789.eE+") == "" { // as Go and Java print large floats
 		if f, err := strconv.ParseFloat(value, 64); err == nil {
 			value = strconv.FormatFloat(f, 'f', -1, 64)
 		}
@@ -114,15 +115,16 @@ var layouts = []string{
 // parseInstant parses a date as programs print it: of HTTP, ISO 8601, databases, JavaScript
 // and so on. A date without a zone is in UTC, and a zone is an offset, UTC, GMT or Z.
 func parseInstant(s string) (time.Time, bool) {
-	s, _, _ = strings.Cut(s, " (") // JavaScript adds the name of the zone
+	s, _, _ = strings.Cut(s, " (") // JavaScript adds the name of the zone,
+	s, _, _ = strings.Cut(s, "[")  // and so does Java
 	if at, ok := parseDate(s); ok || len(s) > longestDate {
 		return at, ok
 	}
 	words := strings.Fields(zones.Replace(strings.ToUpper(s)))
-	if len(words) > 1 && isDay(strings.TrimSuffix(words[0], ",")) {
+	if len(words) > 1 && isDay(words[0]) {
 		words = words[1:]
 	}
-	date := strings.TrimSuffix(strings.Join(words, " "), "Z")
+	date := strings.TrimRight(strings.Join(words, " "), "Z ")
 	if len(date) > 4 && date[4] == '/' {
 		date = strings.ReplaceAll(date, "/", "-")
 	}
@@ -144,7 +146,7 @@ func parseInstant(s string) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-var zones = strings.NewReplacer("UTC", " ", "GMT", " ")
+var zones = strings.NewReplacer("UTC", " ", "GMT", " ", ", ", " ")
 
 // parseDuration parses numbers with units, such as 1h30m, 30 seconds or PT30S, or a time such
 // as 00:01:30.
