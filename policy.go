@@ -49,9 +49,9 @@ import (
 // a service says about retries ("anthropic", "azure", "discord", "github", "openai",
 // "shopify", "stripe"). A dialect of exact waits comes before Retry-After, others
 // after it; the rules for Retry-After apply. "ratelimit" reads all versions of its
-// draft, and "x-ratelimit-reset" also X-Rate-Limit-Reset. A dialect that says whether to retry
-// overrides RetryOn and FailOn, but not Classify. Without a dialect, any host may
-// forbid a retry with "X-Should-Retry: false".
+// draft, and "x-ratelimit-reset" also X-Rate-Limit-Reset and X's limits of a day. A
+// dialect that says whether to retry overrides RetryOn and FailOn, but not Classify.
+// Without a dialect, any host may forbid a retry with "X-Should-Retry: false".
 //
 // Classify comes before all other rules, except for an error after the caller
 // has gone. With Resume, Classify also judges the break of a body, as an error,

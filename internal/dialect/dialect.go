@@ -69,6 +69,8 @@ var ByName = map[string]Dialect{
 	"x-ratelimit-reset": {Besides: []Field{
 		{Name: "X-Ratelimit-Reset", Form: moment, Left: "X-Ratelimit-Remaining"},
 		{Name: "X-Rate-Limit-Reset", Form: moment, Left: "X-Rate-Limit-Remaining"},
+		{Name: "X-User-Limit-24hour-Reset", Form: moment, Left: "X-User-Limit-24hour-Remaining"}, // of X
+		{Name: "X-App-Limit-24hour-Reset", Form: moment, Left: "X-App-Limit-24hour-Remaining"},
 	}},
 
 	// The instants, or times, until the limits are full again. That is longer than necessary,
@@ -114,7 +116,7 @@ func (f *Field) read(status int, h http.Header, now time.Time) (wait time.Durati
 			return 0, false
 		}
 	}
-	wait, ok = f.Form(h[f.Name], h, now)
+	wait, ok = f.Form(ofSpent(h[f.Name], h[f.Left]), h, now)
 	return max(0, wait), ok && wait >= 0
 }
 

@@ -213,6 +213,21 @@ func isSpent(lines []string) (spent, ok bool) {
 	return spent, ok
 }
 
+// ofSpent returns those of the values in lines whose limits are used up, as left says in the
+// same order, or all if left doesn't list as many.
+func ofSpent(lines, left []string) (some []string) {
+	values, lefts := strings.Split(strings.Join(lines, ","), ","), strings.Split(strings.Join(left, ","), ",")
+	if len(values) != len(lefts) || len(values) > mostLimits {
+		return lines
+	}
+	for i, value := range values {
+		if spent, ok := isSpent(lefts[i : i+1]); spent || !ok {
+			some = append(some, value)
+		}
+	}
+	return some
+}
+
 // parseDecimal parses 1*DIGIT with an optional fraction, in units of unit. It
 // rounds up, so that the wait is never too short.
 func parseDecimal(s string, unit time.Duration) (time.Duration, bool) {
