@@ -12,6 +12,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/retrip/retrip/internal/dialect"
@@ -184,8 +185,10 @@ func wanted(path string, v reflect.Value) string {
 			if _, ok := dialect.ByName[v.String()]; !ok {
 				return fmt.Sprintf("it must be one of %q", dialect.Names())
 			}
-		case !syntax.IsToken(v.String()):
+		case !syntax.IsToken(v.String()) || v.String() == "*":
 			return "it must be an HTTP method"
+		case slices.Contains([]string{http.MethodPost, http.MethodPatch}, strings.ToUpper(v.String())) && v.String() != strings.ToUpper(v.String()):
+			return "it must be in capital letters, because methods are case-sensitive"
 		}
 	case "RetryHeader":
 		switch {

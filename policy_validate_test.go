@@ -70,6 +70,8 @@ func TestValidate_Refuses(t *testing.T) {
 		{retrip.Policy{Unprocessed: []int{-1}}, "Unprocessed is -1"},
 		{retrip.Policy{IdempotentMethods: []string{"PATCH", ""}}, `IdempotentMethods is "": it must be an HTTP method`},
 		{retrip.Policy{IdempotentMethods: []string{"A B"}}, `IdempotentMethods is "A B"`},
+		{retrip.Policy{IdempotentMethods: []string{"*"}}, `IdempotentMethods is "*": it must be an HTTP method`},
+		{retrip.Policy{IdempotentMethods: []string{"POST", "Patch"}}, `IdempotentMethods is "Patch": it must be in capital letters`},
 		{retrip.Policy{IdempotencyKey: 2}, "IdempotencyKey is Switch(2): it must be On, 0 to inherit or Off"},
 		{retrip.Policy{Gate: retrip.Gate{Enabled: -2}}, "Gate.Enabled is Switch(-2): it must be On"},
 		{retrip.Policy{RetryHeader: "A B"}, `RetryHeader is "A B": it must be the name of a header, or "off"`},
