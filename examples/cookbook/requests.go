@@ -42,12 +42,13 @@ func NoSuchHost(_ *http.Request, _ *http.Response, err error) retrip.Verdict {
 	return retrip.ByRule
 }
 
-// CodeInBody returns a Policy.Classify for services that say in the first KiB of the body what
-// a status means, such as the 400 of AWS with "ThrottlingException", for which v is Throttled.
+// CodeInBody returns a Policy.Classify for services that say in the first 4 KiB of the body what
+// a status means, such as the 400 of AWS with "ThrottlingException", for which v is Throttled, or
+// the 429 of Gemini with "PerDay", for which it is Final.
 func CodeInBody(status int, code string, v retrip.Verdict) func(*http.Request, *http.Response, error) retrip.Verdict {
 	return func(_ *http.Request, resp *http.Response, _ error) retrip.Verdict {
 		if resp != nil && resp.StatusCode == status {
-			if start, _ := retrip.Peek(resp, 1024); bytes.Contains(start, []byte(code)) {
+			if start, _ := retrip.Peek(resp, 4<<10); bytes.Contains(start, []byte(code)) {
 				return v
 			}
 		}

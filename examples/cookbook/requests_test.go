@@ -175,6 +175,7 @@ func TestCodeInBody(t *testing.T) {
 		sends  int
 	}{
 		"in two parts":   {400, []string{says[:50], says[50:] + rest}, 2},
+		"behind a help":  {400, []string{rest[:2000] + says}, 2}, // of Google, before the details
 		"another status": {403, []string{says}, 1},
 		"another code":   {400, []string{"{}" + rest}, 1},
 		"too late":       {400, []string{rest + says}, 1},
