@@ -46,8 +46,8 @@ type Backoff struct {
 	// Cap is the highest ceiling. Cap can't be Off. The default is 10 s.
 	Cap time.Duration `json:"cap"`
 	// ThrottleBase replaces a shorter Base after a refusal that names no wait, by a
-	// Retry-After above 0 or in a dialect. A [Gate] uses its own pace instead, and
-	// the pause of a host takes precedence. The default is 1 s.
+	// Retry-After above 0 or in a dialect; Cap limits it too. A [Gate] uses its own
+	// pace instead, and the pause of a host takes precedence. The default is 1 s.
 	ThrottleBase time.Duration `json:"throttle_base"`
 	// Jitter says how a wait is drawn. The default is FullJitter.
 	Jitter Jitter `json:"jitter"`

@@ -53,8 +53,9 @@ func (t *Transport) wrongBase() error {
 // AttemptTimeout or Deadline, and Base no ResponseHeaderTimeout; attempts and waits can't fit
 // the Deadline, even if no server sends Retry-After or a 429; a Deadline has no
 // AttemptTimeout, so an attempt without an answer takes all of it; many attempts have hardly
-// any Backoff; all hosts' POSTs or PATCHes may run twice; Base is, or wraps, a Transport, so
-// the attempts multiply; the calls of a dialect's API are POSTs, which the policy never repeats.
+// any Backoff; its Cap cuts ThrottleBase; all hosts' POSTs or PATCHes may run twice; Base is, or
+// wraps, a Transport, so the attempts multiply; the calls of a dialect's API are POSTs, which
+// the policy never repeats.
 func (t *Transport) Advice() (sentences []string) {
 	if m, err := compile(t.Policy, t.Hosts); err == nil {
 		base, _ := t.Base.(*http.Transport)
@@ -330,6 +331,9 @@ func (r *rules) adviseBackoff() string {
 	if waits := r.LongestWaits(); r.MaxAttempts > many && waits < span.Mul(each, r.MaxAttempts) {
 		return fmt.Sprintf("retrip: %s.MaxAttempts is %d, with waits of up to %v in total: an outage that lasts longer fails all of them; set Backoff, or fewer attempts",
 			r.path, r.MaxAttempts, waits)
+	}
+	if b := r.Backoff; b.ThrottleBase > b.Cap && b.ThrottleBase != defaults.Backoff.ThrottleBase {
+		return fmt.Sprintf("retrip: %s.Backoff.ThrottleBase is %v, but no wait is longer than Backoff.Cap, which is %v: raise Cap", r.path, b.ThrottleBase, b.Cap)
 	}
 	return ""
 }

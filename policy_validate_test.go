@@ -246,7 +246,10 @@ func TestAdvice_Backoff(t *testing.T) {
 		(&retrip.Transport{Base: bounded, Policy: hasty}).Advice())
 	hasty.Backoff = retrip.Backoff{Base: time.Millisecond, Cap: 5 * time.Millisecond}
 	assert.Len(t, (&retrip.Transport{Base: bounded, Hosts: map[string]retrip.Policy{"a.example": hasty}}).Advice(), 1)
-	for _, p := range []retrip.Policy{{MaxAttempts: 500}, {MaxAttempts: 10, Backoff: retrip.Backoff{Base: retrip.Off}}, {MaxAttempts: 11, Backoff: retrip.Backoff{Base: 10 * time.Millisecond, Cap: 20 * time.Millisecond}}} {
+	cut := retrip.Policy{Backoff: retrip.Backoff{ThrottleBase: 30 * time.Second}}
+	assert.Equal(t, []string{"retrip: Policy.Backoff.ThrottleBase is 30s, but no wait is longer than Backoff.Cap, which is 10s: raise Cap"},
+		(&retrip.Transport{Base: bounded, Policy: cut}).Advice())
+	for _, p := range []retrip.Policy{{MaxAttempts: 500}, {Backoff: retrip.Backoff{Cap: 200 * time.Millisecond}}, {MaxAttempts: 10, Backoff: retrip.Backoff{Base: retrip.Off}}, {MaxAttempts: 11, Backoff: retrip.Backoff{Base: 10 * time.Millisecond, Cap: 20 * time.Millisecond}}} {
 		assert.Empty(t, (&retrip.Transport{Base: bounded, Policy: p}).Advice(), p.MaxAttempts)
 	}
 }
