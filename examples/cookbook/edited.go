@@ -28,7 +28,8 @@ func (e Edited) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // WaitIn honours the wait that responses with the status name in a header of the service's own,
 // or with the header "" in the body, where the group in pattern finds it. Values with a unit,
-// dates and times since 1970 need no unit:
+// dates and times since 1970 need no unit. What makes retrip retry another status than a 429
+// is RetryOn, or CodeInBody with Throttled:
 //
 //	BigCommerce: WaitIn(429, "X-Rate-Limit-Time-Reset-Ms", "(.+)", "ms")
 //	Gemini:      WaitIn(429, "", `"retryDelay": *"([0-9.]+s)"`, "")

@@ -107,22 +107,27 @@ func isInstant(t time.Duration) bool { return t > 1_000_000_000*time.Second && t
 // layouts are those of dates, besides those of HTTP, once parseInstant has brought them into
 // one shape.
 var layouts = []string{
-	"2006-01-02 15:04:05-0700", "2006-01-02 15:04-0700", "20060102 150405-0700", "20060102 1504-0700",
-	"2 Jan 2006 15:04:05-0700", "2 Jan 2006 15:04-0700", "2-Jan-2006 15:04:05-0700", "2006-Jan-2 15:04:05-0700",
+	"2006-1-2 15:04:05-0700", "2006-1-2 15:04-0700", "20060102 150405-0700", "20060102 1504-0700",
+	"2 Jan 2006 15:04:05-0700", "2 Jan 2006 15:04-0700", "2 Jan 06 15:04:05-0700", "2-Jan-2006 15:04:05-0700", "2006-Jan-2 15:04:05-0700",
 	"Jan 2 2006 15:04:05-0700", "Jan 2 15:04:05 2006-0700",
 }
 
 // parseInstant parses a date as programs print it: of HTTP, ISO 8601, databases, JavaScript
 // and so on. A date without a zone is in UTC, and a zone is an offset, UTC, GMT or Z.
 func parseInstant(s string) (time.Time, bool) {
-	s, _, _ = strings.Cut(s, " (") // JavaScript adds the name of the zone,
-	s, _, _ = strings.Cut(s, "[")  // and so does Java
+	// What programs add behind the zone: its name in JavaScript and Java, a second clock in Go.
+	for _, more := range []string{" (", "[", " m="} {
+		s, _, _ = strings.Cut(s, more)
+	}
 	if at, ok := parseDate(s); ok || len(s) > longestDate {
 		return at, ok
 	}
 	words := strings.Fields(zones.Replace(strings.ToUpper(s)))
 	if len(words) > 1 && isDay(words[0]) {
 		words = words[1:]
+	}
+	if n := len(words); n > 1 && strings.ContainsAny(words[n-2][:1], "+-") {
+		words = words[:n-1] // the name of the offset before it
 	}
 	date := strings.TrimRight(strings.Join(words, " "), "Z ")
 	if len(date) > 4 && date[4] == '/' {
