@@ -303,6 +303,11 @@ func (r *rules) adviseMethods() string {
 				"use Unprocessed or IdempotencyKey, or list it for hosts whose every %[2]s only reads", r.path, method)
 		}
 	}
+	for _, status := range []int{http.StatusInternalServerError, http.StatusBadGateway, http.StatusGatewayTimeout} {
+		if r.MaxAttempts > 1 && slices.Contains(r.policy.Unprocessed, status) {
+			return fmt.Sprintf("retrip: %s.Unprocessed lists %d: after it, a POST that was processed runs twice; list it for hosts whose API says that it did nothing", r.path, status)
+		}
+	}
 	return ""
 }
 

@@ -184,7 +184,11 @@ func TestAdvice_Methods(t *testing.T) {
 			(&retrip.Transport{Base: bounded, Policy: twice}).Advice())
 		assert.Empty(t, (&retrip.Transport{Base: bounded, Hosts: map[string]retrip.Policy{"search.example": twice}}).Advice())
 	}
-	assert.Empty(t, (&retrip.Transport{Base: bounded, Policy: retrip.Policy{IdempotentMethods: []string{"PROPFIND"}}}).Advice())
+	copied := retrip.Policy{Unprocessed: []int{429, 503, 504}} // as people list what is retried
+	assert.Equal(t, []string{"retrip: Policy.Unprocessed lists 504: after it, a POST that was processed runs twice; list it for hosts whose API says that it did nothing"},
+		(&retrip.Transport{Base: bounded, Policy: copied}).Advice())
+	assert.Empty(t, (&retrip.Transport{Base: bounded, Hosts: map[string]retrip.Policy{"search.example": copied}}).Advice())
+	assert.Empty(t, (&retrip.Transport{Base: bounded, Policy: retrip.Policy{IdempotentMethods: []string{"PROPFIND"}, Unprocessed: []int{429, 503}}}).Advice())
 }
 
 func TestAdvice_Deadline(t *testing.T) {
