@@ -4,6 +4,7 @@
 package cookbook
 
 import (
+	"cmp"
 	"net/http"
 	"regexp"
 	"strings"
@@ -11,7 +12,8 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// Edited is a base that edits responses before retrip reads them.
+// Edited is a base that edits responses before retrip reads them. A nil Base, here and in
+// other recipes, is http.DefaultTransport.
 type Edited struct {
 	Base http.RoundTripper
 	Edit func(*http.Response)
@@ -19,7 +21,7 @@ type Edited struct {
 
 // RoundTrip implements http.RoundTripper.
 func (e Edited) RoundTrip(req *http.Request) (*http.Response, error) {
-	resp, err := e.Base.RoundTrip(req)
+	resp, err := cmp.Or(e.Base, http.DefaultTransport).RoundTrip(req)
 	if err == nil {
 		e.Edit(resp)
 	}

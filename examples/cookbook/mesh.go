@@ -4,6 +4,7 @@
 package cookbook
 
 import (
+	"cmp"
 	"net/http"
 	"strconv"
 	"time"
@@ -41,7 +42,7 @@ func (t TimeLeft) RoundTrip(req *http.Request) (*http.Response, error) {
 		left := max(1, time.Until(deadline).Milliseconds())
 		req.Header.Set("X-Envoy-Upstream-Rq-Timeout-Ms", strconv.FormatInt(left, 10))
 	}
-	return t.Base.RoundTrip(req)
+	return cmp.Or(t.Base, http.DefaultTransport).RoundTrip(req)
 }
 
 // BelowMesh wraps the handler of a service that gets its requests through a mesh

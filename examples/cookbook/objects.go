@@ -4,6 +4,7 @@
 package cookbook
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -31,7 +32,7 @@ func ObjectStore(base http.RoundTripper, sign func(*http.Request) error) *http.C
 
 var errUnsigned = errors.New("can't sign the request")
 
-// Signed signs each request that it sends, through http.DefaultTransport if Base is nil.
+// Signed signs each request that it sends.
 type Signed struct {
 	Base http.RoundTripper
 	Sign func(*http.Request) error
@@ -46,8 +47,5 @@ func (s Signed) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return nil, fmt.Errorf("%w: %w", errUnsigned, err)
 	}
-	if s.Base == nil {
-		return http.DefaultTransport.RoundTrip(signed)
-	}
-	return s.Base.RoundTrip(signed)
+	return cmp.Or(s.Base, http.DefaultTransport).RoundTrip(signed)
 }

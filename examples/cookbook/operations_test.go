@@ -311,3 +311,18 @@ func TestBelowMesh_PassesTheDeadlineOn(t *testing.T) {
 		}
 	})
 }
+
+// A recipe without a base works, as a Transport does.
+func TestRecipes_WithoutABase(t *testing.T) {
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, rt := range []http.RoundTripper{
+		Edited{Edit: IgnoreRetryAfter("a.example")}, PathSecret{}, TimeLeft{}, Signed{Sign: func(*http.Request) error { return nil }},
+		HealthChecks(&retrip.Transport{}, "a.example/health").Transport,
+	} {
+		req, err := http.NewRequestWithContext(gone, http.MethodGet, "http://a.example/health", nil)
+		require.NoError(t, err)
+		_, err = rt.RoundTrip(req)
+		assert.ErrorIs(t, err, context.Canceled, "%T", rt)
+	}
+}

@@ -4,6 +4,7 @@
 package cookbook
 
 import (
+	"cmp"
 	"net/http"
 	"strings"
 	"time"
@@ -33,7 +34,7 @@ func NewRoutes(base http.RoundTripper, prefix string) *http.Client {
 // Consul, a 429 or a 503 is the answer to "how are you?": t would retry it, and
 // count it as a failure of the host.
 func HealthChecks(t *retrip.Transport, prefix string) *http.Client {
-	return &http.Client{Transport: Routes{Prefix: prefix, Apart: t.Base, Rest: t}}
+	return &http.Client{Transport: Routes{Prefix: prefix, Apart: cmp.Or(t.Base, http.DefaultTransport), Rest: t}}
 }
 
 // RoundTrip implements http.RoundTripper.

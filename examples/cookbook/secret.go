@@ -4,6 +4,7 @@
 package cookbook
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"strings"
@@ -22,7 +23,7 @@ func (p PathSecret) RoundTrip(req *http.Request) (*http.Response, error) {
 	sent := req.Clone(req.Context())
 	sent.URL.Path = strings.ReplaceAll(req.URL.Path, "{secret}", p.Secret)
 	sent.URL.RawPath = strings.ReplaceAll(req.URL.RawPath, "{secret}", url.PathEscape(p.Secret))
-	resp, err := p.Base.RoundTrip(sent)
+	resp, err := cmp.Or(p.Base, http.DefaultTransport).RoundTrip(sent)
 	if resp != nil {
 		resp.Request = req
 	}
