@@ -356,6 +356,9 @@ func TestWaiting_SmallBodies(t *testing.T) {
 // sizeOfRequests returns the bytes of stack and heap per request, while many
 // wait.
 func sizeOfRequests(t *testing.T, transport http.RoundTripper) (stack, heap int) {
+	// With two processors, as many goroutines as chance wills run beside the requests, and
+	// leave their stacks.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		client := &http.Client{Transport: transport}
