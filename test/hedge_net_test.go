@@ -7,7 +7,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -271,29 +270,13 @@ func TestHedge_SlowReader(t *testing.T) {
 //
 //retrip:promise P20
 func TestHedge_Resumed(t *testing.T) {
-	file := strings.Repeat("0123456789", 10_000)
-	var n atomic.Int32
-	answer := func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/file" {
-			answersOK(w, r)
-			return
-		}
-		w.Header().Set("Etag", `"a"`)
-		switch n.Add(1) {
-		case 1:
-			time.Sleep(time.Minute)
-		case 2:
-			w.Header().Set("Content-Length", strconv.Itoa(len(file)))
-			_, _ = io.WriteString(w, file[:len(file)/2])
-			_ = http.NewResponseController(w).Flush()
-			time.Sleep(time.Second)
-			panic(http.ErrAbortHandler)
-		}
-		http.ServeContent(w, r, "", time.Time{}, strings.NewReader(file))
-	}
-	eachProtocol(t, retrip.Policy{Resume: time.Minute}, answer, func(t *testing.T, s *memhttp.Server, tr *retrip.Transport) {
-		n.Store(0)
-		assert.Equal(t, file, getText(t, tr, s.URL+"/file"))
+	synctest.Test(t, func(t *testing.T) {
+		tr, base := hedging(t, retrip.Policy{Resume: time.Minute})
+		s := newStore(1000, cut(500))
+		base.legs = []leg{hangs, {after: usual, serve: s.RoundTrip}, {after: usual, serve: s.RoundTrip}}
+		got, err := fetch(t, tr)
+		require.NoError(t, err)
+		assert.Equal(t, s.data, got)
 		m := counts(t, tr.Metrics)
 		assert.EqualValues(t, 1, m["hedges_total won"])
 		assert.EqualValues(t, 1, m["body_resumes_total continued"])

@@ -33,7 +33,8 @@ type leg struct {
 	err    error
 	panics any
 	header http.Header
-	deaf   bool // doesn't notice the end of the attempt
+	serve  play.Step // what answers instead
+	deaf   bool      // doesn't notice the end of the attempt
 }
 
 // hedgeBase makes the attempts of each request as its script says. It counts the response
@@ -81,6 +82,8 @@ func (b *hedgeBase) RoundTrip(req *http.Request) (*http.Response, error) {
 		panic(l.panics)
 	case l.err != nil:
 		return nil, l.err
+	case l.serve != nil:
+		return l.serve(req)
 	}
 	b.open.Add(1)
 	header := l.header

@@ -197,31 +197,17 @@ func TestHostStates_LongOutage(t *testing.T) {
 func TestHostState_WhatCantBeAHost(t *testing.T) {
 	tr := &retrip.Transport{}
 	for host, want := range map[string]string{
-		"http://127.0.0.1:37615":          `it is a URL; its host is "127.0.0.1:37615"`,
 		"https://Example.com/x?y=1":       `it is a URL; its host is "example.com:443"`,
-		"//example.com":                   "it is a URL",
 		"example.com":                     `it has no port; for https it is "example.com:443", for http "example.com:80"`,
 		"[::1]":                           `it has no port; for https it is "[::1]:443"`,
 		"::1":                             "an IPv6 address must be in brackets",
 		"":                                "it is empty",
-		":443":                            "the name is missing",
-		"example.com:":                    "it has no port",
 		"example.com:0":                   `the port is "0"`,
-		"example.com:https":               `the port is "https"`,
-		"example.com:65536":               `the port is "65536"`,
-		"example.com/path:80":             `as in a URL`,
 		"user:secret@example.com:80":      `as in a URL`,
 		"*.example.com:443":               "it is a pattern",
-		"a*.example.com:443":              "contains a character that no host name may",
-		"exa mple.com:443":                "contains a character that no host name may",
 		"example.com\n:443":               "contains a character that no host name may",
-		"<script>:443":                    "contains a character that no host name may",
-		".example.com:443":                "a label of the name is empty",
 		"example..com:443":                "a label of the name is empty",
 		"[example.com]:443":               "only an IPv6 address",
-		"[127.0.0.1]:443":                 "only an IPv6 address",
-		"[::1:443":                        "is not a valid host",
-		"::1]:443":                        "brackets",
 		strings.Repeat("a", 254) + ":443": "at most 253 bytes",
 	} {
 		state, err := tr.HostState(host)

@@ -150,39 +150,33 @@ func TestTransport_PanicInCloseOfTheResponse(t *testing.T) {
 			return &http.Response{StatusCode: 200, ProtoMajor: 1, Header: http.Header{}, ContentLength: -1, Body: body}, nil
 		}
 	}
+	late := func(req *http.Request) (*http.Response, error) {
+		time.Sleep(2 * time.Second)
+		return closePanics(io.EOF)(req)
+	}
+	boom := func(*http.Request, *http.Response, error) retrip.Verdict { panic("boom") }
 	for name, tt := range map[string]struct {
 		policy retrip.Policy
 		step   play.Step
 	}{
-		"after another panic": {
-			retrip.Policy{Classify: func(*http.Request, *http.Response, error) retrip.Verdict { panic("boom") }},
-			closePanics(io.EOF),
-		},
-		"of a torn body": {
-			retrip.Policy{WholeBody: 100},
-			closePanics(io.ErrUnexpectedEOF),
-		},
-		"of late headers": {
-			retrip.Policy{AttemptTimeout: time.Second},
-			func(req *http.Request) (*http.Response, error) {
-				time.Sleep(2 * time.Second)
-				return closePanics(io.EOF)(req)
-			},
-		},
+		"after another panic": {retrip.Policy{Classify: boom}, closePanics(io.EOF)},
+		"of a torn body":      {retrip.Policy{WholeBody: 100}, closePanics(io.ErrUnexpectedEOF)},
+		"of late headers":     {retrip.Policy{AttemptTimeout: time.Second}, late},
 	} {
 		for _, getBody := range []bool{false, true} {
 			play.Bubble(t, fmt.Sprint(name, " GetBody ", getBody), func(t *testing.T) {
-				body := play.NewSend("x")
-				var made []*play.SendBody
-				req := play.Request(t, http.MethodPut, body)
+				bodies := []*play.SendBody{play.NewSend("x")}
+				req := play.Request(t, http.MethodPut, bodies[0])
 				if getBody {
-					req.GetBody = func() (io.ReadCloser, error) { made = append(made, play.NewSend("x")); return made[len(made)-1], nil }
+					req.GetBody = func() (io.ReadCloser, error) {
+						bodies = append(bodies, play.NewSend("x"))
+						return bodies[len(bodies)-1], nil
+					}
 				}
 				tr := &retrip.Transport{Base: play.Base(tt.step), Policy: tt.policy}
 				assert.Panics(t, func() { _, _ = tr.RoundTrip(req) })
-				assert.Positive(t, body.Closed.Load(), "request body closed")
-				for _, b := range made {
-					assert.Positive(t, b.Closed.Load(), "body from GetBody closed")
+				for _, b := range bodies {
+					assert.Positive(t, b.Closed.Load(), "request body closed")
 				}
 			})
 		}
