@@ -202,6 +202,7 @@ func TestHostState_WhatCantBeAHost(t *testing.T) {
 		"[::1]":                           `it has no port; for https it is "[::1]:443"`,
 		"::1":                             "an IPv6 address must be in brackets",
 		"":                                "it is empty",
+		":443":                            "the name is missing",
 		"example.com:0":                   `the port is "0"`,
 		"user:secret@example.com:80":      `as in a URL`,
 		"*.example.com:443":               "it is a pattern",
