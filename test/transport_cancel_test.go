@@ -27,13 +27,15 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// callerEnds are the ways to end a request half a second after its begin, or at once.
-var callerEnds = []struct {
+// callerEnd is a way to end a request after a while.
+type callerEnd struct {
 	name   string
-	is     []error // of the request's error
+	is     []error // in the error of RoundTrip
 	reason retrip.Reason
 	end    func(*http.Request, time.Duration) *http.Request
-}{
+}
+
+var callerEnds = []callerEnd{
 	{"WithCancel", []error{context.Canceled}, "canceled", func(r *http.Request, after time.Duration) *http.Request {
 		ctx, cancel := context.WithCancel(r.Context())
 		time.AfterFunc(after, cancel)
@@ -59,113 +61,132 @@ var callerEnds = []struct {
 
 var errLeft = errors.New("the user left")
 
+// callerGoes is a request whose caller goes half a second after its begin.
+type callerGoes struct {
+	name     string
+	steps    []play.Step
+	before   bool   // the caller has gone before the request
+	waits    bool   // no such wait begins before a deadline
+	gate     bool   // another request has closed the gate
+	attempts int    // made
+	kept     error  // in the error
+	metric   string // if the request is canceled
+}
+
 // The caller goes before an attempt, in an attempt, in a wait, or in the queue of a gate, by
 // every way to end a request. RoundTrip returns at once, and the request body is closed.
 //
 //retrip:promise P2 P3 P10 P17
 func TestTransport_Cancel(t *testing.T) {
-	for name, tt := range map[string]struct {
-		steps    []play.Step
-		attempts int    // at the end
-		kept     error  // in the error
-		metric   string // for a request that is canceled
-		before   bool   // the caller has gone before the request
-		waits    bool   // no such wait begins before a deadline
-		gate     bool   // another request has closed the gate
-	}{
-		"before":          {steps: []play.Step{play.Reply(200)}, before: true, metric: "unattempted_requests_total{default} 1"},
-		"first attempt":   {steps: []play.Step{play.Hang}, attempts: 1, metric: "attempts_total{default,canceled} 1"},
-		"second attempt":  {steps: []play.Step{play.Err(io.ErrUnexpectedEOF), play.Hang}, attempts: 2, kept: io.ErrUnexpectedEOF, metric: "attempts_total{default,canceled} 1"},
-		"in the wait":     {steps: []play.Step{play.Reply(503, "X: y", "Retry-After: 2")}, attempts: 1, waits: true, metric: "attempts_total{default,5xx} 1"},
-		"at a shut gate":  {steps: []play.Step{play.Reply(429, "Retry-After: 8"), play.Reply(200)}, waits: true, gate: true, metric: "unattempted_requests_total{default} 1"},
-		"at the deadline": {steps: []play.Step{play.Reply(503, "X: y", "Retry-After: 2")}, attempts: 1, metric: "attempts_total{default,5xx} 1"},
+	const unattempted = "unattempted_requests_total{default} 1"
+	for _, tt := range []callerGoes{
+		{name: "before", steps: []play.Step{play.Reply(200)}, before: true, metric: unattempted},
+		{name: "first attempt", steps: []play.Step{play.Hang}, attempts: 1, metric: "attempts_total{default,canceled} 1"},
+		{name: "second attempt", steps: []play.Step{play.Err(io.ErrUnexpectedEOF), play.Hang}, attempts: 2, kept: io.ErrUnexpectedEOF, metric: "attempts_total{default,canceled} 1"},
+		{name: "in the wait", steps: []play.Step{play.Reply(503, "X: y", "Retry-After: 2")}, attempts: 1, waits: true, metric: "attempts_total{default,5xx} 1"},
+		{name: "at a shut gate", steps: []play.Step{play.Reply(429, "Retry-After: 8"), play.Reply(200)}, waits: true, gate: true, metric: unattempted},
 	} {
 		for _, end := range callerEnds {
-			if (tt.waits && end.reason == "deadline") || (name == "at the deadline" && end.reason != "deadline") {
-				continue
-			}
 			for _, setUp := range []string{"plain", "timeout", "hooks"} {
-				if setUp == "plain" && tt.before && end.name == "Request.Cancel" {
-					continue // the base decides
+				if tt.waits && end.reason == "deadline" || setUp == "plain" && tt.before && end.name == "Request.Cancel" {
+					continue // the wait doesn't begin, or the base decides
 				}
-				play.Bubble(t, fmt.Sprint(end.name, "/", name, "/", setUp), func(t *testing.T) {
-					base, body, after := play.Base(tt.steps...), play.NewSend("x"), 500*time.Millisecond
-					tr := &retrip.Transport{Base: base, Metrics: &retrip.Metrics{}, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond}}}
-					if setUp == "timeout" {
-						tr.Policy.AttemptTimeout = time.Minute
-					}
-					var before retrip.HostState
-					if tt.gate {
-						tr.Policy.Gate.Enabled = retrip.On
-						drop(t, tr, play.Request(t, "POST", nil))
-						before = play.Must(tr.HostState("example.com:80"))
-						require.Equal(t, 8*time.Second, before.PausedFor)
-					}
-					sent := base.Attempts()
-					req := end.end(play.Request(t, "PUT", body), after)
-					if tt.before {
-						time.Sleep(after)
-						synctest.Wait()
-						after = 0
-					}
-					var n notes
-					if setUp == "hooks" {
-						req = req.WithContext(retrip.WithTrace(req.Context(), n.trace()))
-					}
-					start := time.Now()
-					resp, err := tr.RoundTrip(req)
-					synctest.Wait()
-					assert.EqualValues(t, 1, body.Closed.Load())
-					assert.Equal(t, tt.attempts, base.Attempts()-sent)
-					if name == "at the deadline" { // the wait doesn't begin
-						require.NoError(t, err)
-						play.Finish(t, resp)
-						assert.Zero(t, time.Since(start))
-						return
-					}
-					assert.Nil(t, resp)
-					assert.Equal(t, after, time.Since(start), "at once")
-					if end.reason == "canceled" {
-						assert.Subset(t, counted(t, tr.Metrics), []string{tt.metric, "give_ups_total{default,canceled} 1", "requests_total{default,canceled} 1"})
-					} else if tt.attempts > 0 {
-						assert.Subset(t, counted(t, tr.Metrics), []string{"attempts_total{default,timeout} 1", "give_ups_total{default,deadline} 1", "requests_total{default,gave_up} 1"})
-					}
-					if setUp == "hooks" {
-						assert.Regexp(t, fmt.Sprintf("^giveup #%d .* %s wait=0s server=false at=%v default$", tt.attempts, end.reason, after), n.lines[len(n.lines)-2])
-						assert.Regexp(t, fmt.Sprintf("^done #%d .* %s wait=0s server=false at=%v default$", tt.attempts, end.reason, after), n.lines[len(n.lines)-1])
-					}
-					switch {
-					case end.name == "Request.Cancel" && (tt.before || name == "first attempt"):
-						assert.EqualError(t, err, "net/http: request canceled", "the base's own error")
-						return
-					case tt.before:
-						assert.True(t, err == context.Cause(req.Context()), "%v", err)
-						return
-					}
-					for _, want := range end.is {
-						assert.ErrorIs(t, err, want)
-					}
-					assert.LessOrEqual(t, strings.Count(err.Error(), errLeft.Error()), 1)
-					if name == "first attempt" {
-						return
-					}
-					e := play.AsError(t, err)
-					assert.Equal(t, []any{end.reason, end.reason == "deadline", tt.attempts}, []any{e.Reason, e.Timeout(), e.Attempts})
-					assert.ErrorIs(t, err, cmp.Or(tt.kept, err))
-					if name == "in the wait" {
-						assert.Equal(t, []any{503, "y", 1}, []any{e.StatusCode, e.Header.Get("X"), base.ClosedBodies()})
-					}
-					if tt.gate { // the gate and the host's entry are as before
-						assert.Zero(t, e.StatusCode)
-						assert.Equal(t, before.Tokens, play.Must(tr.HostState("example.com:80")).Tokens)
-						play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
-						time.Sleep(5 * time.Minute)
-						assert.Empty(t, tr.HostStates())
-					}
-				})
+				play.Bubble(t, fmt.Sprint(end.name, "/", tt.name, "/", setUp), func(t *testing.T) { tt.run(t, end, setUp) })
 			}
 		}
 	}
+}
+
+func (tt callerGoes) run(t *testing.T, end callerEnd, setUp string) {
+	base, body, after := play.Base(tt.steps...), play.NewSend("x"), 500*time.Millisecond
+	tr := &retrip.Transport{Base: base, Metrics: &retrip.Metrics{}, Policy: retrip.Policy{Backoff: retrip.Backoff{Base: time.Millisecond}}}
+	if setUp == "timeout" {
+		tr.Policy.AttemptTimeout = time.Minute
+	}
+	if tt.gate {
+		tr.Policy.Gate.Enabled = retrip.On
+		drop(t, tr, play.Request(t, "POST", nil))
+	}
+	sent, host := base.Attempts(), play.Must(tr.HostState("example.com:80"))
+	req := end.end(play.Request(t, "PUT", body), after)
+	if tt.before {
+		time.Sleep(after)
+		synctest.Wait()
+		after = 0
+	}
+	var n notes
+	if setUp == "hooks" {
+		req = req.WithContext(retrip.WithTrace(req.Context(), n.trace()))
+	}
+	start := time.Now()
+	resp, err := tr.RoundTrip(req)
+	assert.Equal(t, after, time.Since(start), "at once")
+	assert.Nil(t, resp)
+	synctest.Wait()
+	assert.EqualValues(t, 1, body.Closed.Load())
+	assert.Equal(t, tt.attempts, base.Attempts()-sent)
+	if end.reason == "canceled" {
+		assert.Subset(t, counted(t, tr.Metrics), []string{tt.metric, "give_ups_total{default,canceled} 1", "requests_total{default,canceled} 1"})
+	} else if tt.attempts > 0 {
+		assert.Subset(t, counted(t, tr.Metrics), []string{"attempts_total{default,timeout} 1", "give_ups_total{default,deadline} 1", "requests_total{default,gave_up} 1"})
+	}
+	if setUp == "hooks" {
+		told := fmt.Sprintf(" #%d .* %s wait=0s server=false at=%v default$", tt.attempts, end.reason, after)
+		assert.Regexp(t, "^giveup"+told, n.lines[len(n.lines)-2])
+		assert.Regexp(t, "^done"+told, n.lines[len(n.lines)-1])
+	}
+	tt.check(t, req, err, end)
+	if tt.name == "in the wait" {
+		assert.Equal(t, 1, base.ClosedBodies())
+	}
+	if tt.gate { // the gate and the host's entry are as before
+		assert.Equal(t, 8*time.Second, host.PausedFor)
+		assert.Equal(t, host.Tokens, play.Must(tr.HostState("example.com:80")).Tokens)
+		drop(t, tr, play.Request(t, "GET", nil))
+		time.Sleep(5 * time.Minute)
+		assert.Empty(t, tr.HostStates())
+	}
+}
+
+// check checks the error of RoundTrip.
+func (tt callerGoes) check(t *testing.T, req *http.Request, err error, end callerEnd) {
+	switch {
+	case end.name == "Request.Cancel" && (tt.before || tt.name == "first attempt"):
+		assert.EqualError(t, err, "net/http: request canceled", "the base's own error")
+		return
+	case tt.before:
+		assert.True(t, err == context.Cause(req.Context()), "%v", err)
+		return
+	}
+	for _, want := range append(end.is, cmp.Or(tt.kept, err)) {
+		assert.ErrorIs(t, err, want)
+	}
+	assert.LessOrEqual(t, strings.Count(err.Error(), errLeft.Error()), 1)
+	if tt.name == "first attempt" {
+		return
+	}
+	e := play.AsError(t, err)
+	assert.Equal(t, []any{end.reason, end.reason == "deadline", tt.attempts}, []any{e.Reason, e.Timeout(), e.Attempts})
+	switch {
+	case tt.name == "in the wait":
+		assert.Equal(t, []any{503, "y"}, []any{e.StatusCode, e.Header.Get("X")})
+	default:
+		assert.Zero(t, e.StatusCode)
+	}
+}
+
+// A wait that doesn't fit the caller's deadline doesn't begin.
+//
+//retrip:promise P10
+func TestTransport_WaitBeforeADeadline(t *testing.T) {
+	play.Bubble(t, "", func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		defer cancel()
+		base, start := play.Base(play.Reply(503, "Retry-After: 2")), time.Now()
+		drop(t, &retrip.Transport{Base: base}, play.Request(t, "GET", nil).WithContext(ctx))
+		assert.Zero(t, time.Since(start))
+		assert.Equal(t, 1, base.Attempts())
+	})
 }
 
 // http.Client.Timeout ends an attempt, and no wait begins that doesn't fit it.
