@@ -97,32 +97,39 @@ func TestProof_SentBeforeTheDialFailed(t *testing.T) {
 	}
 }
 
-// A POST whose connection is reset after it was sent is not repeated; a PUT is.
+// A POST that was sent is not repeated, whatever becomes of it; a PUT is.
 //
 //retrip:promise P6
-func TestProof_Reset(t *testing.T) {
-	play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
-		var seen atomic.Int32
-		s := memhttp.NewServer(t, proto, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			_, _ = io.Copy(io.Discard, r.Body)
-			if seen.Add(1) == 1 {
-				memhttp.RequestConn(r).Reset()
-				panic(http.ErrAbortHandler)
+func TestProof_Sent(t *testing.T) {
+	for name, ends := range map[string]func(r *http.Request){
+		"reset":   func(r *http.Request) { memhttp.RequestConn(r).Reset() },
+		"timeout": func(r *http.Request) { <-r.Context().Done() },
+	} {
+		for method, want := range map[string]int32{"POST": 1, "PUT": 2} {
+			for _, timeout := range []time.Duration{0, time.Second} {
+				for _, proto := range play.Protos {
+					if name == "timeout" && timeout == 0 {
+						continue
+					}
+					play.Bubble(t, fmt.Sprintf("%s/%s/%v/%s", name, method, timeout, proto), func(t *testing.T) {
+						var seen atomic.Int32
+						s := memhttp.NewServer(t, proto, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+							_, _ = io.Copy(io.Discard, r.Body)
+							if seen.Add(1) == 1 {
+								ends(r)
+								panic(http.ErrAbortHandler)
+							}
+						}))
+						err := testenv.Try(&retrip.Transport{Base: s.Transport(), Policy: timely(timeout)}, play.MustRequest(t, method, s.URL, strings.NewReader("once")))
+						assert.Equal(t, method == "PUT", err == nil)
+						assert.EqualValues(t, want, seen.Load())
+						assert.NotErrorIs(t, err, context.Canceled)
+						assert.Equal(t, method == "POST" && name == "timeout", errors.Is(err, context.DeadlineExceeded))
+					})
+				}
 			}
-		}))
-		for _, timeout := range []time.Duration{0, time.Minute} {
-			seen.Store(0)
-			tr := &retrip.Transport{Base: s.Transport(), Policy: timely(timeout)}
-			_, err := tr.RoundTrip(play.MustRequest(t, "POST", s.URL, strings.NewReader("once")))
-			assert.Error(t, err)
-			assert.EqualValues(t, 1, seen.Load())
-			assert.NotErrorIs(t, err, context.Canceled)
-
-			seen.Store(0)
-			play.Do(t, tr, play.MustRequest(t, "PUT", s.URL, strings.NewReader("again")))
-			assert.EqualValues(t, 2, seen.Load())
 		}
-	})
+	}
 }
 
 // A server reads a whole request and resets its stream, with every error code.
@@ -445,24 +452,7 @@ func silent(context.Context, string, string) (net.Conn, error) {
 	return client, nil
 }
 
-// Our own timeout is no proof once there was a connection.
-//
-//retrip:promise P6
-func TestProof_TimeoutOfASend(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var seen atomic.Int32
-		s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			seen.Add(1)
-			_, _ = io.Copy(io.Discard, r.Body)
-			<-r.Context().Done()
-		}))
-		err := testenv.Try(&retrip.Transport{Base: s.Transport(), Policy: timely(time.Second)}, play.MustRequest(t, "POST", s.URL, strings.NewReader("once")))
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.EqualValues(t, 1, seen.Load())
-	})
-}
-
-// Before, it is, and a base may wrap its error.
+// Before there was a connection, our own timeout is proof, and a base may wrap its error.
 //
 //retrip:promise P6
 func TestProof_WrappedTimeout(t *testing.T) {

@@ -130,6 +130,7 @@ func TestBases(t *testing.T) {
 		{name: "the next attempt gets what it read", body: "stream: one 1h two three", base: "read:one aside 503 | rest:onetwothree close 200", want: "200", took: time.Hour},
 		{name: "it fails meanwhile", body: "stream: one 500ms !", base: "read:one aside 503 | fails:one close failed", want: "disk is gone", took: pause},
 		{name: "the base closes late", body: "stream: 5s text", base: "leave:10ms 503 | rest:text close 200", want: "200", took: 5 * time.Second},
+		{name: "Close wakes a Read that waits for its turn", body: "stream: one 1h two", base: "read:one aside 503 | read:one reading close left:1 lost | rest:onetwo close 200", want: "200", took: time.Hour},
 		{name: "the caller goes", body: "stream: one 1h", base: "read:one aside 503", cancel: 500 * time.Millisecond, want: "canceled", reason: retrip.ReasonCanceled, took: 500 * time.Millisecond, after: "wait closed:1"},
 		{name: "the caller goes, and Close waits for the Read", body: "stream, waits: one 1h", base: "read:one aside 503", cancel: 500 * time.Millisecond, want: "canceled", reason: retrip.ReasonCanceled, took: 500 * time.Millisecond, after: "wait closed:0"},
 		{name: "beyond what is kept, the byte may be lost", body: "stream: text 1h more", kept: 4, base: "read:text reads-on 503", want: "503", reason: unfit},
@@ -145,6 +146,7 @@ func TestBases(t *testing.T) {
 		// Whose fault it is.
 		{name: "a Read that Close ends fails, which is no fault", body: "copies, wakes: 1h | two", base: "reading close lost | rest:two close 200", want: "200"},
 		{name: "GetBody fails", body: "copies: one | none", base: "rest:one close lost", reason: unfit, want: "retrip: gave up after 1 attempt (body_not_replayable): the disk is gone; before that: read tcp: connection reset by peer"},
+		{name: "GetBody fails, after the response had to be discarded", body: "copies: one | none", base: "503", reason: unfit, want: "the disk is gone"},
 		{name: "a body for no attempt is closed", body: "copies: one | two", base: "rest:one close 503", cancel: 500 * time.Millisecond, want: "canceled", reason: retrip.ReasonCanceled},
 	} {
 		kinds, words, _ := strings.Cut(row.body, ": ")
@@ -192,6 +194,9 @@ func (g *game) request(kind string, scripts []string) *http.Request {
 			switch b.words[0] {
 			case "none":
 				b.closed.Add(1)
+				for _, response := range g.base.Bodies { // discarded, because the base may still need the body
+					assert.Positive(g.t, response.Closed.Load())
+				}
 				return nil, play.ErrDisk
 			case "never":
 				g.t.Error("GetBody is asked for a body")
@@ -237,7 +242,9 @@ func (g *game) run(kind string, scripts []string) {
 	} else {
 		assert.ErrorContains(t, err, g.row.want)
 		if g.row.reason != "" {
-			assert.Equal(t, strings.HasSuffix(attempts[0], "503"), play.AsError(t, err).StatusCode == 503, "the caller learns the status")
+			e := play.AsError(t, err)
+			assert.Equal(t, strings.HasSuffix(attempts[0], "503"), e.StatusCode == 503, "the caller learns the status")
+			assert.Equal(t, e.StatusCode == 503, e.Header.Get("X-Hint") == "later")
 		}
 	}
 	g.acts(g.row.after)
@@ -273,7 +280,7 @@ func (g *game) answer(r *http.Request, word string) (*http.Response, error) {
 	case "panic":
 		panic("base")
 	}
-	return play.Reply(play.Must(strconv.Atoi(word)))(r)
+	return play.Reply(play.Must(strconv.Atoi(word)), "X-Hint: later")(r)
 }
 
 func (g *game) acts(deeds string) {
@@ -332,6 +339,9 @@ func (g *game) act(deed string) {
 		time.Sleep(time.Millisecond)
 	case "wait":
 		synctest.Wait()
+	case "left": // Reads in goroutines
+		synctest.Wait()
+		assert.EqualValues(t, play.Must(strconv.Atoi(arg)), g.aside.Load())
 	case "closed":
 		assert.EqualValues(t, play.Must(strconv.Atoi(arg)), g.made[0].closed.Load())
 	case "yields":

@@ -330,27 +330,6 @@ func TestCopies_UnsentMemory(t *testing.T) {
 	})
 }
 
-// If the base may still need the body, GetBody is asked after the response in hand has been
-// discarded. If it then fails, the caller gets the response's status.
-//
-//retrip:promise P3 P7
-func TestCopies_GetBodyFailsAfterTheDiscard(t *testing.T) {
-	play.Bubble(t, "", func(t *testing.T) {
-		base := play.Keep(play.Reply(503, "X-Hint: later"))
-		req := play.Request(t, "PUT", play.NewSend("payload"))
-		req.GetBody = func() (io.ReadCloser, error) {
-			assert.True(t, base.Bodies[0].Closed.Load() > 0)
-			return nil, play.ErrDisk
-		}
-		_, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(req)
-		e := play.AsError(t, err)
-		assert.Equal(t, 503, e.StatusCode)
-		assert.Equal(t, "later", e.Header.Get("X-Hint"))
-		assert.Equal(t, retrip.ReasonBodyNotReplayable, e.Reason)
-		assert.ErrorIs(t, err, play.ErrDisk)
-	})
-}
-
 // net/http sends nothing of a small body in memory that isn't as long as announced, and the
 // header of each other together with it. So it must know such a body.
 //

@@ -56,29 +56,6 @@ func copyOf(t *testing.T, r *Body) io.ReadCloser {
 	return b
 }
 
-// Closing a reader wakes it if it waits for its turn.
-//
-//retrip:promise P13
-func TestReplay_CloseWakesWaitingReader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		pr, pw := io.Pipe()
-		r := Open(put(t, pr), 100)
-		old := r.Reader()
-		go yieldsNothing(t, old, errSuperseded) // holds the turn, and no data arrives
-		synctest.Wait()
-		next, woken := r.Reader(), make(chan struct{})
-		go func() {
-			defer close(woken)
-			yieldsNothing(t, next, errSuperseded)
-		}()
-		synctest.Wait()
-		require.NoError(t, next.Close())
-		<-woken
-		_, err := pw.Write([]byte("x"))
-		require.NoError(t, err)
-	})
-}
-
 // A section that was read to its end, or beyond, has nothing left, whatever
 // follows it in the file.
 //
