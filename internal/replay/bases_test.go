@@ -103,11 +103,15 @@ func TestBases(t *testing.T) {
 	const pause, unfit = time.Second, retrip.ReasonBodyNotReplayable
 	for _, row := range []baseRow{
 		// A reader ends with its attempt.
-		{name: "each attempt reads it", body: "stream/section: text", base: "empty rest:text close 503 | empty rest:text nothing close lost | empty rest:text close 200", want: "200", end: "1:nothing 2:nothing 3:nothing"},
-		{name: "each attempt reads a copy", body: "copies: text", base: "rest:text close 503 | rest:text close lost | rest:text close 200", want: "200", end: "1:nothing 2:nothing"},
-		{name: "closed with the last reader, not with an earlier one", body: "stream: text", base: "503 | 200", want: "200", after: "1:close closed:0 2:close closed:1 2:close closed:1"},
+		{name: "each attempt reads it", body: "stream/section: text",
+			base: "empty rest:text close 503 | empty rest:text nothing close lost | empty rest:text close 200", want: "200", end: "1:nothing 2:nothing 3:nothing"},
+		{name: "each attempt reads a copy", body: "copies: text",
+			base: "rest:text close 503 | rest:text close lost | rest:text close 200", want: "200", end: "1:nothing 2:nothing"},
+		{name: "closed with the last reader, not with an earlier one", body: "stream: text",
+			base: "503 | 200", want: "200", after: "1:close closed:0 2:close closed:1 2:close closed:1"},
 		{name: "closed for a base that panics", body: "stream/section: text", base: "panic", want: "panic", end: "1:nothing"},
-		{name: "a late base gets nothing", body: "copies: text", base: "503 | 503 | 200", want: "200", after: "1:nothing 1:no-copy 1:close 2:nothing 2:no-copy 2:close 3:rest:text 3:close"},
+		{name: "a late base gets nothing", body: "copies: text",
+			base: "503 | 503 | 200", want: "200", after: "1:nothing 1:no-copy 1:close 2:nothing 2:no-copy 2:close 3:rest:text 3:close"},
 		{name: "only what a base asks for is read", body: "stream: one two", base: "read:o yields:1 read:n yields:2 read:et yields:4 close 200", want: "200"},
 
 		// HTTP/2 closes a body whose connection turned out to be unusable, and passes the same
@@ -118,7 +122,8 @@ func TestBases(t *testing.T) {
 		{name: "closed, and nobody will send it", body: "stream/section: text", base: "close 200", want: "200", end: "1:nothing"},
 
 		// A base that signs what it sends reads a copy first, and may leave that open.
-		{name: "signs", body: "stream/section/copies: text", length: 4, base: "copy:text rest:text close 503 | copy-open:text rest:text close 503 | rest:text copy:text close 200", want: "200"},
+		{name: "signs", body: "stream/section/copies: text", length: 4,
+			base: "copy:text rest:text close 503 | copy-open:text rest:text close 503 | rest:text copy:text close 200", want: "200"},
 		{name: "POST: sent once, so no copy", body: "stream/section: text", method: "POST", length: 4, base: "no-copy rest:text close 200", want: "200"},
 		{name: "a copy that fits", body: "stream: text", length: 4, kept: 5, base: "rest:text copy:text close 200", want: "200"},
 		{name: "a copy that might not be kept to its end", body: "stream: text", length: 4, kept: 4, base: "rest:text no-copy close 200", want: "200"},
@@ -127,27 +132,36 @@ func TestBases(t *testing.T) {
 		{name: "nothing kept", body: "stream: text", length: 4, kept: retrip.Off, base: "rest:text no-copy close 200", want: "200"},
 
 		// A Read of the last attempt is still in progress, when the next one begins.
-		{name: "the next attempt gets what it read", body: "stream: one 1h two three", base: "read:one aside 503 | rest:onetwothree close 200", want: "200", took: time.Hour},
+		{name: "the next attempt gets what it read", body: "stream: one 1h two three",
+			base: "read:one aside 503 | rest:onetwothree close 200", want: "200", took: time.Hour},
 		{name: "it fails meanwhile", body: "stream: one 500ms !", base: "read:one aside 503 | fails:one close failed", want: "disk is gone", took: pause},
 		{name: "the base closes late", body: "stream: 5s text", base: "leave:10ms 503 | rest:text close 200", want: "200", took: 5 * time.Second},
-		{name: "Close wakes a Read that waits for its turn", body: "stream: one 1h two", base: "read:one aside 503 | read:one reading close left:1 lost | rest:onetwo close 200", want: "200", took: time.Hour},
-		{name: "the caller goes", body: "stream: one 1h", base: "read:one aside 503", cancel: 500 * time.Millisecond, want: "canceled", reason: retrip.ReasonCanceled, took: 500 * time.Millisecond, after: "wait closed:1"},
-		{name: "the caller goes, and Close waits for the Read", body: "stream, waits: one 1h", base: "read:one aside 503", cancel: 500 * time.Millisecond, want: "canceled", reason: retrip.ReasonCanceled, took: 500 * time.Millisecond, after: "wait closed:0"},
+		{name: "Close wakes a Read that waits for its turn", body: "stream: one 1h two",
+			base: "read:one aside 503 | read:one reading close left:1 lost | rest:onetwo close 200", want: "200", took: time.Hour},
+		{name: "the caller goes", body: "stream: one 1h",
+			base: "read:one aside 503", cancel: 500 * time.Millisecond, want: "canceled", reason: retrip.ReasonCanceled, took: 500 * time.Millisecond, after: "wait closed:1"},
+		{name: "the caller goes, and Close waits for the Read", body: "stream, waits: one 1h",
+			base: "read:one aside 503", cancel: 500 * time.Millisecond, want: "canceled", reason: retrip.ReasonCanceled, took: 500 * time.Millisecond, after: "wait closed:0"},
 		{name: "beyond what is kept, the byte may be lost", body: "stream: text 1h more", kept: 4, base: "read:text reads-on 503", want: "503", reason: unfit},
 		{name: "GetBody waits for it", body: "copies: one 40ms | two", base: "read:one aside 503 | rest:two close 200", want: "200", took: pause},
 		{name: "GetBody waits for it, after an error", body: "copies: one 40ms | two", base: "read:one aside lost | rest:two close 200", want: "200"},
 		{name: "Close ends it for GetBody", body: "copies, wakes: one 1h | two", base: "read:one aside 503 | rest:two close 200", want: "200", took: pause},
 		{name: "Close ends it for GetBody, after an error", body: "copies, wakes: one 1h | two", base: "read:one aside lost | rest:two close 200", want: "200"},
 		{name: "nothing ends it", body: "copies: one 1h | never", base: "read:one aside 503", want: "still in a Read", reason: unfit, took: 100 * time.Millisecond},
-		{name: "nothing ends it, after an error", body: "copies: one 1h | never", base: "read:one aside lost", want: "still in a Read", reason: unfit, took: 100 * time.Millisecond},
-		{name: "the caller goes while GetBody waits", body: "copies: one 1h | never", base: "read:one aside 503", cancel: 20 * time.Millisecond, want: "canceled", reason: retrip.ReasonCanceled, took: 20 * time.Millisecond},
-		{name: "the caller goes while GetBody waits, after an error", body: "copies: one 1h | never", base: "read:one aside lost", cancel: 20 * time.Millisecond, want: "connection reset", reason: retrip.ReasonCanceled, took: 20 * time.Millisecond},
+		{name: "nothing ends it, after an error", body: "copies: one 1h | never",
+			base: "read:one aside lost", want: "still in a Read", reason: unfit, took: 100 * time.Millisecond},
+		{name: "the caller goes while GetBody waits", body: "copies: one 1h | never",
+			base: "read:one aside 503", cancel: 20 * time.Millisecond, want: "canceled", reason: retrip.ReasonCanceled, took: 20 * time.Millisecond},
+		{name: "the caller goes while GetBody waits, after an error", body: "copies: one 1h | never",
+			base: "read:one aside lost", cancel: 20 * time.Millisecond, want: "connection reset", reason: retrip.ReasonCanceled, took: 20 * time.Millisecond},
 
 		// Whose fault it is.
 		{name: "a Read that Close ends fails, which is no fault", body: "copies, wakes: 1h | two", base: "reading close lost | rest:two close 200", want: "200"},
-		{name: "GetBody fails", body: "copies: one | none", base: "rest:one close lost", reason: unfit, want: "retrip: gave up after 1 attempt (body_not_replayable): the disk is gone; before that: read tcp: connection reset by peer"},
+		{name: "GetBody fails", body: "copies: one | none",
+			base: "rest:one close lost", reason: unfit, want: "retrip: gave up after 1 attempt (body_not_replayable): the disk is gone; before that: read tcp: connection reset by peer"},
 		{name: "GetBody fails, after the response had to be discarded", body: "copies: one | none", base: "503", reason: unfit, want: "the disk is gone"},
-		{name: "a body for no attempt is closed", body: "copies: one | two", base: "rest:one close 503", cancel: 500 * time.Millisecond, want: "canceled", reason: retrip.ReasonCanceled},
+		{name: "a body for no attempt is closed", body: "copies: one | two",
+			base: "rest:one close 503", cancel: 500 * time.Millisecond, want: "canceled", reason: retrip.ReasonCanceled},
 	} {
 		kinds, words, _ := strings.Cut(row.body, ": ")
 		kinds, how, _ := strings.Cut(kinds, ", ")
