@@ -64,6 +64,10 @@ func TestAccount_RecoversWithAnyTimeout(t *testing.T) {
 func TestAccount_Success(t *testing.T) {
 	same := func(within float64, s Scenario, name string, args ...any) {
 		t.Helper()
+		if brief {
+			s.Horizon = 60 * time.Second
+			s.Trigger.For = min(s.Trigger.For, s.Horizon)
+		}
 		local, with := ran(t, s).SuccessRate(), ran(t, as(t, s, "account")).SuccessRate()
 		assert.InDelta(t, local, with, within, "%d clients, seed %d: %s", s.Fleet.Clients, s.Seed, fmt.Sprintf(name, args...))
 	}
@@ -113,10 +117,10 @@ func TestAccount_Store(t *testing.T) {
 		{Store{Lag: 3 * time.Second}, true},
 		{Store{Size: 20}, true},
 		{Store{Size: 500}, true},
-		{Store{DownFor: 150 * time.Second}, false},
+		{Store{DownFor: 90 * time.Second}, false},
 	} {
 		s := of(Overload(), 10_000)
-		s.Horizon, s.Store = 150*time.Second, test.store
+		s.Horizon, s.Store = 90*time.Second, test.store
 		got := recoverySeconds(ran(t, as(t, s, "account")))
 		if test.recovers {
 			assert.LessOrEqual(t, got, 5.0, "%+v", test.store)

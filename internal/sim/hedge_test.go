@@ -155,7 +155,7 @@ func TestHedge_Recovery(t *testing.T) {
 func TestHedge_Load(t *testing.T) {
 	testenv.OneGoroutine(t)
 	for _, clients := range rows([]int{100}, []int{10, 100, 1000}) {
-		for _, load := range []float64{0.7, 0.8} {
+		for _, load := range rows([]float64{0.8}, []float64{0.7, 0.8}) {
 			for _, shorter := range []bool{false, true} {
 				s := queued(clients, load)
 				s.Backend.ShorterOfTwo = shorter

@@ -45,6 +45,21 @@ func newRateLimitCase(name string, m must, l ServerLimit, horizon, warmUp time.D
 	return c
 }
 
+// shorter ends a brief run after some 2000 accepted requests, ten windows, and thirty of
+// the waits that the server asks for.
+func (m RateLimit) shorter() RateLimit {
+	const enough = 180 * time.Second // at 10 per second
+	perSecond := 0.0
+	for _, s := range m.servers() {
+		perSecond += s.allows(0, m.Horizon) / m.Horizon.Seconds()
+	}
+	busy := perSecond > 9.9 || m.Limit.Kind == Unlimited && m.Workers > 0
+	if brief && busy && m.Limit.To == 0 {
+		m.Horizon = min(m.Horizon, m.WarmUp+max(enough, 10*m.Limit.Window, 30*time.Duration(m.Limit.Word)))
+	}
+	return m
+}
+
 // RateLimits returns the cases that measure the gate: combinations of servers,
 // Retry-After values and worker pools, each with a policy that has a gate.
 func RateLimits() []RateLimitCase {
@@ -54,6 +69,7 @@ func RateLimits() []RateLimitCase {
 	add := func(name string, m must, l ServerLimit, workers int, horizon, warmUp time.Duration, change ...func(*RateLimit)) {
 		c := newRateLimitCase(name, m, l, horizon, warmUp, change...)
 		c.Model.Workers = workers
+		c.Model = c.Model.shorter()
 		cases = append(cases, c)
 	}
 	tokens := func(rate float64, burst int, w Word) ServerLimit {
@@ -174,7 +190,9 @@ func Refusals() []RateLimitCase {
 	const s, ms = time.Second, time.Millisecond
 	var cases []RateLimitCase
 	add := func(name string, l ServerLimit, horizon, warmUp time.Duration, change func(*RateLimit)) {
-		cases = append(cases, newRateLimitCase(name, must{}, l, horizon, warmUp, change))
+		c := newRateLimitCase(name, must{}, l, horizon, warmUp, change)
+		c.Model = c.Model.shorter()
+		cases = append(cases, c)
 	}
 	workers := func(n int) func(*RateLimit) { return func(m *RateLimit) { m.Workers = n } }
 	arrive := func(rate float64, deadline time.Duration) func(*RateLimit) {

@@ -52,7 +52,7 @@ func TestSameBytesEverywhere(t *testing.T) {
 // The width of Bin doesn't affect the counts.
 func TestBinChangesNothing(t *testing.T) {
 	s := of(Overload(), 300)
-	s.Trigger.At, s.Trigger.For = 30300*time.Millisecond, time.Second
+	s.Trigger.At, s.Trigger.For, s.Horizon = 30300*time.Millisecond, time.Second, 60*time.Second
 	want := ran(t, s)
 	require.Positive(t, want.Recovery)
 	for _, bin := range []time.Duration{time.Millisecond, 70 * time.Millisecond, 999 * time.Millisecond, 7 * time.Second, time.Minute} {
@@ -79,7 +79,9 @@ func TestTriggerCounts(t *testing.T) {
 }
 
 func TestRunAllDoesNotDependOnProcessors(t *testing.T) {
-	list := Overload().Seeds(4)
+	s := Overload()
+	s.Horizon = 40 * time.Second
+	list := s.Seeds(3)
 	together := ranAll(t, list)
 	for i, s := range list {
 		assert.Equal(t, ran(t, s), together[i])

@@ -14,11 +14,11 @@ import (
 	"github.com/retrip/retrip"
 )
 
-// small is CupFinal with a hundredth of its players and capacity.
+// small is CupFinal with a 500th of its players and capacity.
 func small() Stadium {
 	m := CupFinal()
-	m.Players /= 100
-	m.Capacity /= 100
+	m.Players /= 500
+	m.Capacity /= 500
 	return m
 }
 
@@ -70,7 +70,7 @@ func TestStadiumAddsUp(t *testing.T) {
 func TestStadiumHeedsRetryAfter(t *testing.T) {
 	m := small()
 	m.For = 0 // no blip: an origin that is too small
-	m.Capacity = 50_000
+	m.Capacity = 10_000
 	m.RetryAfter = 3 * time.Second
 	r := watch(t, m)
 	assert.Zero(t, r.Failed)
@@ -102,7 +102,7 @@ func TestStadiumGate(t *testing.T) {
 	run := func(gate retrip.Switch) *StadiumResult {
 		m := small()
 		m.For = 0
-		m.Capacity = 50_000
+		m.Capacity = 10_000
 		m.RetryAfter = 10 * time.Second
 		m.Policy.Retry = retrip.Policy{MaxAttempts: 1, Gate: retrip.Gate{Enabled: gate}}
 		return watch(t, m)
