@@ -45,17 +45,19 @@ func newRateLimitCase(name string, m must, l ServerLimit, horizon, warmUp time.D
 	return c
 }
 
-// shorter ends a brief run after some 2000 accepted requests, ten windows, and thirty of
-// the waits that the server asks for.
-func (m RateLimit) shorter() RateLimit {
-	const enough = 180 * time.Second // at 10 per second
+// shorter ends a brief run after 600 accepted requests, but not before least for each process, ten
+// windows and sixty of the waits that the server asks for.
+func (m RateLimit) shorter(least time.Duration) RateLimit {
 	perSecond := 0.0
 	for _, s := range m.servers() {
 		perSecond += s.allows(0, m.Horizon) / m.Horizon.Seconds()
 	}
-	busy := perSecond > 9.9 || m.Limit.Kind == Unlimited && m.Workers > 0
-	if brief && busy && m.Limit.To == 0 {
-		m.Horizon = min(m.Horizon, m.WarmUp+max(enough, 10*m.Limit.Window, 30*time.Duration(m.Limit.Word)))
+	if m.Limit.Kind == Unlimited {
+		perSecond = float64(m.Workers) / m.Service.Seconds() / 10 // of which few are refused
+	}
+	if brief && perSecond > 0 && m.Limit.To == 0 {
+		enough := time.Duration(600 / perSecond * float64(time.Second))
+		m.Horizon = min(m.Horizon, m.WarmUp+max(time.Duration(m.Processes)*least, enough, 10*m.Limit.Window, 60*time.Duration(m.Limit.Word)))
 	}
 	return m
 }
@@ -69,7 +71,7 @@ func RateLimits() []RateLimitCase {
 	add := func(name string, m must, l ServerLimit, workers int, horizon, warmUp time.Duration, change ...func(*RateLimit)) {
 		c := newRateLimitCase(name, m, l, horizon, warmUp, change...)
 		c.Model.Workers = workers
-		c.Model = c.Model.shorter()
+		c.Model = c.Model.shorter(180 * s)
 		cases = append(cases, c)
 	}
 	tokens := func(rate float64, burst int, w Word) ServerLimit {
@@ -191,7 +193,7 @@ func Refusals() []RateLimitCase {
 	var cases []RateLimitCase
 	add := func(name string, l ServerLimit, horizon, warmUp time.Duration, change func(*RateLimit)) {
 		c := newRateLimitCase(name, must{}, l, horizon, warmUp, change)
-		c.Model = c.Model.shorter()
+		c.Model = c.Model.shorter(60 * s)
 		cases = append(cases, c)
 	}
 	workers := func(n int) func(*RateLimit) { return func(m *RateLimit) { m.Workers = n } }
@@ -204,7 +206,7 @@ func Refusals() []RateLimitCase {
 	}{{"no word", NoWord}, {"always 1 s", Word(s)}}
 
 	for _, w := range words {
-		for _, share := range []float64{.01, .05, .1, .25} {
+		for _, share := range rows([]float64{.05, .25}, []float64{.01, .05, .1, .25}) {
 			l := ServerLimit{Kind: Unlimited, Random: share, Word: w.word}
 			name := fmt.Sprintf("%g %% at random, %s, ", 100*share, w.name)
 			add(name+"20 workers", l, 600*s, 60*s, workers(20))
@@ -216,7 +218,7 @@ func Refusals() []RateLimitCase {
 		add(fmt.Sprintf("one backend of ten refuses, always %v, 20 workers", d), ServerLimit{Kind: Unlimited, Every: 10, Word: Word(d)}, 600*s, 60*s, workers(20))
 	}
 	for _, w := range words {
-		for _, share := range []float64{.05, .1} {
+		for _, share := range rows([]float64{.1}, []float64{.05, .1}) {
 			l := ServerLimit{Rate: 10, Count: 10, Random: share, Word: w.word}
 			add(fmt.Sprintf("10/s, burst 10, and %g %% at random, %s, 50 workers", 100*share, w.name), l, 600*s, 60*s, workers(50))
 		}

@@ -257,6 +257,9 @@ func TestCheckRecovery_Breaker(t *testing.T) {
 	assert.Equal(t, Remedy{NoBreaker: true}, m)
 	assert.Equal(t, "breaker off", m.Of(700))
 
+	if brief {
+		return
+	}
 	// Where the fleet is too large as well, it takes more.
 	s.Fleet.Clients = 3000
 	m = remedy(t, s, worst(t, s, time.Second))
@@ -267,10 +270,14 @@ func TestCheckRecovery_Breaker(t *testing.T) {
 // What is left to try follows from the policy.
 func TestRemedies(t *testing.T) {
 	const both = "budget 1 and the fleet's account with fleet_budget 500"
+	breaker := Overload()
+	breaker.Policy.Retry.Breaker = retrip.Breaker{Ratio: 0.5}
+	breaker.Policy.Retry.Budget = 2
 	for name, c := range map[string]struct {
 		s    Scenario
 		want []string
 	}{
+		"breaker": {breaker, []string{"breaker off", "breaker off and budget 1", "breaker off and " + both[13:], "breaker off and " + both}},
 		"retrip":  {Overload(), []string{"budget 2", "budget 1", both[13:], both}},
 		"none":    {as(t, Overload(), "no-budget"), []string{"budget 2", "budget 1", both[13:], both}},
 		"account": {as(t, Overload(), "account"), []string{"budget 2", "budget 1"}},

@@ -166,7 +166,7 @@ func TestRefusals_Rows(t *testing.T) {
 	measure := func(m RateLimit, figure func(m RateLimit) float64) (mean, least, most float64) {
 		least = math.Inf(1)
 		for m.Seed = range uint64(seeds) {
-			f := figure(m.shorter())
+			f := figure(m.shorter(60 * s))
 			mean, least, most = mean+f/float64(seeds), min(least, f), max(most, f)
 		}
 		return mean, least, most
