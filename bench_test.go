@@ -5,6 +5,7 @@ package retrip
 
 import (
 	"net/http"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -100,19 +101,7 @@ func BenchmarkHealthyBesideTroubled(b *testing.B) {
 			}
 		}
 	}
-	least := make([]time.Duration, len(troubled))
-	rounds := 0
-	for ; b.Loop(); rounds++ {
-		for i, tr := range transports {
-			began := time.Now()
-			for _, req := range healthy {
-				tr.RoundTrip(req)
-			}
-			if took := time.Since(began); rounds == 0 || took < least[i] {
-				least[i] = took
-			}
-		}
-	}
+	least, rounds := takeTurns(b, transports, healthy)
 	for i, n := range troubled {
 		b.ReportMetric(float64(least[i])/float64(len(healthy)), "ns-beside-"+strconv.Itoa(n))
 		if rounds >= 1000 && least[i] > 12*least[0] {
@@ -120,6 +109,24 @@ func BenchmarkHealthyBesideTroubled(b *testing.B) {
 		}
 	}
 	b.ReportMetric(0, "ns/op")
+}
+
+// takeTurns makes all requests through each of the Transports in turn, and returns the
+// least time that each has taken.
+func takeTurns(b *testing.B, transports []*Transport, requests []*http.Request) (least []time.Duration, rounds int) {
+	least = make([]time.Duration, len(transports))
+	for ; b.Loop(); rounds++ {
+		for i, tr := range transports {
+			began := time.Now()
+			for _, req := range requests {
+				tr.RoundTrip(req)
+			}
+			if took := time.Since(began); rounds == 0 || took < least[i] {
+				least[i] = took
+			}
+		}
+	}
+	return least, rounds
 }
 
 // BenchmarkHedge_None reports how long a request takes that gets no hedge: without
@@ -137,7 +144,6 @@ func BenchmarkHedge_None(b *testing.B) {
 	kinds := []struct {
 		name   string
 		policy Policy
-		least  time.Duration
 	}{
 		{name: "off"}, {name: "hedge", policy: Policy{Hedge: 0.05}},
 		{name: "timeout", policy: Policy{AttemptTimeout: time.Minute}}, {name: "timeout+hedge", policy: Policy{AttemptTimeout: time.Minute, Hedge: 0.05}},
@@ -147,22 +153,11 @@ func BenchmarkHedge_None(b *testing.B) {
 		transports[i] = &Transport{Base: base, Policy: kinds[i].policy}
 	}
 	const requests = 64
-	rounds := 0
-	for ; b.Loop(); rounds++ {
-		for i, tr := range transports {
-			began := time.Now()
-			for range requests {
-				tr.RoundTrip(req)
-			}
-			if took := time.Since(began); rounds == 0 || took < kinds[i].least {
-				kinds[i].least = took
-			}
-		}
+	least, rounds := takeTurns(b, transports, slices.Repeat([]*http.Request{req}, requests))
+	for i, kind := range kinds {
+		b.ReportMetric(float64(least[i])/requests, "ns-"+kind.name)
 	}
-	for _, kind := range kinds {
-		b.ReportMetric(float64(kind.least)/requests, "ns-"+kind.name)
-	}
-	if more := kinds[3].least - kinds[2].least; rounds >= 1000 && more > kinds[2].least*5/4 {
+	if more := least[3] - least[2]; rounds >= 1000 && more > least[2]*5/4 {
 		b.Errorf("a request takes %v longer with Hedge", more/requests)
 	}
 	b.ReportMetric(0, "ns/op")

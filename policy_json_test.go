@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -254,19 +255,17 @@ func FuzzLoadPolicies(f *testing.F) {
 	})
 }
 
-// list is n of the given words, separated by commas.
-func list(n int, word string) string { return strings.TrimSuffix(strings.Repeat(word+",", n), ",") }
-
-// numbered is n words with different numbers, separated by commas.
-func numbered(n int, format string) string {
-	var b strings.Builder
-	for i := range n {
-		if i > 0 {
-			b.WriteByte(',')
+// long returns a template with each part in «» repeated n times. In it, # is the number
+// of the repetition, and the comma after the last one is left out.
+func long(template string, n int) string {
+	return regexp.MustCompile(`(?s)«.*?»`).ReplaceAllStringFunc(template, func(part string) string {
+		part = strings.Trim(part, "«»")
+		var b strings.Builder
+		for i := range n {
+			b.WriteString(strings.ReplaceAll(part, "#", strconv.Itoa(i)))
 		}
-		fmt.Fprintf(&b, format, i)
-	}
-	return b.String()
+		return strings.TrimSuffix(b.String(), ",")
+	})
 }
 
 // Policies may come from a file that somebody else writes. One of twice the size costs
@@ -274,64 +273,44 @@ func numbered(n int, format string) string {
 //
 //retrip:promise P12
 func TestLoadPolicies_Growth(t *testing.T) {
-	for name, input := range map[string]func(n int) string{
-		"statuses": func(n int) string { return `{"retry_on": [` + list(n, "500") + `]}` },
-		"statuses in three lists": func(n int) string {
-			return `{"retry_on": [` + list(n, "500") + `], "unprocessed": [` + list(n, "429") + `], "fail_on": [` + list(n, "400") + `]}`
-		},
-		"statuses that collide": func(n int) string {
-			return `{"retry_on": [` + list(n, "500") + `], "fail_on": [` + list(n, "400") + `, 500]}`
-		},
-		"wrong statuses":  func(n int) string { return `{"retry_on": [` + list(n, "1") + `]}` },
-		"methods":         func(n int) string { return `{"idempotent_methods": [` + numbered(n, `"M%d"`) + `]}` },
-		"wrong methods":   func(n int) string { return `{"idempotent_methods": [` + numbered(n, `"M %d"`) + `]}` },
-		"dialects":        func(n int) string { return `{"dialects": [` + list(n, `"openai"`) + `], "idempotency_key": true}` },
-		"wrong dialects":  func(n int) string { return `{"dialects": [` + numbered(n, `"d%d"`) + `]}` },
-		"a long dialect":  func(n int) string { return `{"dialects": ["` + strings.Repeat("o", n) + `"]}` },
-		"a long name":     func(n int) string { return `{"` + strings.Repeat("a.", n) + `": 1}` },
-		"a long number":   func(n int) string { return `{"max_attempts": 1` + strings.Repeat("0", n) + `}` },
-		"a long fraction": func(n int) string { return `{"hedge": 0.` + strings.Repeat("0", n) + `1}` },
-		"a long exponent": func(n int) string { return `{"retry_on": [5e` + strings.Repeat("0", n) + `2]}` },
-		"a long duration": func(n int) string { return `{"deadline": "` + strings.Repeat("1ns", n) + `"}` },
-		"a long header":   func(n int) string { return `{"retry_header": "` + strings.Repeat("x-", n) + `"}` },
-		"escapes":         func(n int) string { return `{"retry_header": "` + strings.Repeat(`\u0061`, n) + `"}` },
-		"spaces": func(n int) string {
-			return strings.Repeat("\n", n) + `{` + strings.Repeat(" \n", n) + `}` + strings.Repeat("\n", n)
-		},
-		"lists in lists":          func(n int) string { return `{"retry_on": ` + strings.Repeat("[", n) },
-		"objects in objects":      func(n int) string { return strings.Repeat(`{"hosts":`, n) },
-		"one member many times":   func(n int) string { return `{` + list(n, `"max_attempts": 1`) + `}` },
-		"hosts":                   func(n int) string { return `{"hosts": {` + numbered(n, `"h%d.example": {}`) + `}}` },
-		"one host many times":     func(n int) string { return `{"hosts": {` + list(n, `"h.example": {}`) + `}}` },
-		"ports":                   func(n int) string { return `{"hosts": {` + numbered(n, `"h.example:1%d": {}`) + `}}` },
-		"wrong hosts":             func(n int) string { return `{"hosts": {` + numbered(n, `"h %d": {}`) + `}}` },
-		"suffixes":                func(n int) string { return `{"hosts": {` + numbered(n, `"*.h%d.example": {}`) + `}}` },
-		"a long host":             func(n int) string { return `{"hosts": {"*` + strings.Repeat(".a", n) + `": {}}}` },
-		"hosts with wrong fields": func(n int) string { return `{"hosts": {` + numbered(n, `"h%d": {"retry_on": [1]}`) + `}}` },
-		"hosts that collide": func(n int) string {
-			return `{"hosts": {` + numbered(n, strings.Repeat("\n", 1000)+`"h%d": {"retry_on": [404], "fail_on": [404]}`) + `}}`
-		},
-		"hosts with lists": func(n int) string {
-			return `{"hosts": {` + numbered(n, `"h%d": {"retry_on": [404], "dialects": ["azure"], "idempotent_methods": ["POST"]}`) + `}}`
-		},
-		"hosts and statuses": func(n int) string {
-			return `{"retry_on": [` + list(n, "404") + `], "hosts": {` + numbered(n, `"h%d": {}`) + `}}`
-		},
-		"hosts and other statuses": func(n int) string {
-			return `{"fail_on": [` + list(n, "404") + `], "unprocessed": [` + list(n, "429") + `], "hosts": {` + numbered(n, `"h%d": {}`) + `}}`
-		},
-		"hosts and methods": func(n int) string {
-			return `{"idempotent_methods": [` + numbered(n, `"M%d"`) + `], "hosts": {` + numbered(n, `"h%d": {}`) + `}}`
-		},
-		"hosts and dialects": func(n int) string {
-			return `{"dialects": [` + list(n, `"azure"`) + `], "hosts": {` + numbered(n, `"h%d": {}`) + `}}`
-		},
-		"hosts and POSTs": func(n int) string {
-			return `{"idempotent_methods": [` + numbered(n, `"M%d"`) + `, "POST"], "hosts": {` + numbered(n, `"h%d": {"dialects": ["openai"]}`) + `}}`
-		},
+	for name, template := range map[string]string{
+		"statuses":                 `{"retry_on": [«500,»]}`,
+		"statuses in three lists":  `{"retry_on": [«500,»], "unprocessed": [«429,»], "fail_on": [«400,»]}`,
+		"statuses that collide":    `{"retry_on": [«500,»], "fail_on": [«400,», 500]}`,
+		"wrong statuses":           `{"retry_on": [«1,»]}`,
+		"methods":                  `{"idempotent_methods": [«"M#",»]}`,
+		"wrong methods":            `{"idempotent_methods": [«"M #",»]}`,
+		"dialects":                 `{"dialects": [«"openai",»], "idempotency_key": true}`,
+		"wrong dialects":           `{"dialects": [«"d#",»]}`,
+		"a long dialect":           `{"dialects": ["«o»"]}`,
+		"a long name":              `{"«a.»": 1}`,
+		"a long number":            `{"max_attempts": 1«0»}`,
+		"a long fraction":          `{"hedge": 0.«0»1}`,
+		"a long exponent":          `{"retry_on": [5e«0»2]}`,
+		"a long duration":          `{"deadline": "«1ns»"}`,
+		"a long header":            `{"retry_header": "«x-»"}`,
+		"escapes":                  `{"retry_header": "«\u0061»"}`,
+		"spaces":                   "«\n»{« \n»}«\n»",
+		"lists in lists":           `{"retry_on": «[»`,
+		"objects in objects":       `«{"hosts":»`,
+		"one member many times":    `{«"max_attempts": 1,»}`,
+		"hosts":                    `{"hosts": {«"h#.example": {},»}}`,
+		"one host many times":      `{"hosts": {«"h.example": {},»}}`,
+		"ports":                    `{"hosts": {«"h.example:1#": {},»}}`,
+		"wrong hosts":              `{"hosts": {«"h #": {},»}}`,
+		"suffixes":                 `{"hosts": {«"*.h#.example": {},»}}`,
+		"a long host":              `{"hosts": {"*«.a»": {}}}`,
+		"hosts with wrong fields":  `{"hosts": {«"h#": {"retry_on": [1]},»}}`,
+		"hosts that collide":       `{"hosts": {«` + strings.Repeat("\n", 1000) + `"h#": {"retry_on": [404], "fail_on": [404]},»}}`,
+		"hosts with lists":         `{"hosts": {«"h#": {"retry_on": [404], "dialects": ["azure"], "idempotent_methods": ["POST"]},»}}`,
+		"hosts and statuses":       `{"retry_on": [«404,»], "hosts": {«"h#": {},»}}`,
+		"hosts and other statuses": `{"fail_on": [«404,»], "unprocessed": [«429,»], "hosts": {«"h#": {},»}}`,
+		"hosts and methods":        `{"idempotent_methods": [«"M#",»], "hosts": {«"h#": {},»}}`,
+		"hosts and dialects":       `{"dialects": [«"azure",»], "hosts": {«"h#": {},»}}`,
+		"hosts and POSTs":          `{"idempotent_methods": [«"M#",», "POST"], "hosts": {«"h#": {"dialects": ["openai"]},»}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			testenv.Growth(t, 1000, input, func(input string) {
+			testenv.Growth(t, 1000, func(n int) string { return long(template, n) }, func(input string) {
 				policy, hosts, err := LoadPolicies(strings.NewReader(input))
 				if err != nil {
 					assert.Less(t, len(err.Error()), 20_000)

@@ -179,18 +179,6 @@ func TestRules_Derive(t *testing.T) {
 	}
 }
 
-func TestWithPolicy_Nests(t *testing.T) {
-	ctx := WithPolicy(t.Context(), Policy{MaxAttempts: 7, MaxWait: time.Second})
-	ctx = WithTrace(ctx, &Trace{})
-	inner := WithPolicy(ctx, Policy{MaxAttempts: 2})
-
-	o := inner.Value(overrideKey{}).(*override)
-	assert.Equal(t, Policy{MaxAttempts: 2, MaxWait: time.Second}, *o.policy)
-	assert.Len(t, o.traces, 1, "the hooks stay")
-	o = ctx.Value(overrideKey{}).(*override)
-	assert.Equal(t, 7, o.policy.MaxAttempts, "the outer policy is unchanged")
-}
-
 func TestWithPolicy_Resolves(t *testing.T) {
 	host := resolved(t, Policy{MaxAttempts: 6, MaxWait: time.Minute, Budget: 7, Breaker: Breaker{Ratio: 0.5}, Gate: Gate{Enabled: On}})
 	host.Name = "host.example"
@@ -232,11 +220,6 @@ func TestPolicy_OffSaysWhatInstead(t *testing.T) {
 		}
 		field.SetZero()
 	})
-}
-
-func TestDialects_UnknownName(t *testing.T) {
-	_, err := compile(Policy{Dialects: []string{"github", "gitlab"}}, nil)
-	assert.ErrorContains(t, err, `retrip: Policy.Dialects is "gitlab": it must be one of ["`)
 }
 
 func TestPolicy_DocumentsEveryDialect(t *testing.T) {

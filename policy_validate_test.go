@@ -72,6 +72,7 @@ func TestValidate_Refuses(t *testing.T) {
 		{retrip.Policy{IdempotentMethods: []string{"A B"}}, `IdempotentMethods is "A B"`},
 		{retrip.Policy{IdempotentMethods: []string{"*"}}, `IdempotentMethods is "*": it must be an HTTP method`},
 		{retrip.Policy{IdempotentMethods: []string{"POST", "Patch"}}, `IdempotentMethods is "Patch": it must be in capital letters`},
+		{retrip.Policy{Dialects: []string{"github", "gitlab"}}, `Dialects is "gitlab": it must be one of ["`},
 		{retrip.Policy{IdempotencyKey: 2}, "IdempotencyKey is Switch(2): it must be On, 0 to inherit or Off"},
 		{retrip.Policy{Gate: retrip.Gate{Enabled: -2}}, "Gate.Enabled is Switch(-2): it must be On"},
 		{retrip.Policy{RetryHeader: "A B"}, `RetryHeader is "A B": it must be the name of a header, or "off"`},

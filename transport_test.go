@@ -223,11 +223,15 @@ func TestTransport_WithPolicy(t *testing.T) {
 		ctx := t.Context()
 		two := retrip.WithPolicy(ctx, retrip.Policy{MaxAttempts: 2})
 		assert.Equal(t, []int{4, 2, 4}, []int{count(ctx), count(two), count(ctx)})
-		inner := retrip.WithPolicy(two, retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}})
+		traced := 0
+		outer := retrip.WithTrace(two, &retrip.Trace{Attempt: func(retrip.Event) { traced++ }})
+		inner := retrip.WithPolicy(outer, retrip.Policy{Backoff: retrip.Backoff{Base: retrip.Off}})
 		start := time.Now()
 		assert.Equal(t, 2, count(inner), "inherits from the enclosing one")
+		assert.Equal(t, 2, traced, "the hooks stay")
 		assert.Zero(t, time.Since(start))
-		assert.Equal(t, 2, count(retrip.WithTrace(two, &retrip.Trace{})))
+		assert.Equal(t, 2, count(outer))
+		assert.Positive(t, time.Since(start), "the outer policy is unchanged")
 		require.NoError(t, tr.SetPolicies(play.With(func(p *retrip.Policy) { p.Unprocessed = []int{429} }), nil))
 		for want, bad := range map[string]retrip.Policy{
 			"MaxAttempts is Off": {MaxAttempts: retrip.Off}, "MaxWait is -5ns": {MaxWait: -5}, "Backoff.Base is 1h": {Backoff: retrip.Backoff{Base: time.Hour}},

@@ -62,6 +62,37 @@ func askToWait(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
+// shop is a Transport whose base answers while it is well, and its page.
+type shop struct {
+	*retrip.Transport
+	t    *testing.T
+	page http.Handler
+	well bool
+}
+
+func newShop(t *testing.T, policy retrip.Policy, bad testenv.RoundTripper) *shop {
+	s := &shop{t: t, well: true}
+	s.Transport = &retrip.Transport{Policy: policy, Metrics: &retrip.Metrics{}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+		if s.well {
+			return answer(200)(r)
+		}
+		return bad(r)
+	})}
+	s.page = Handler(map[string]*retrip.Transport{"shop": s.Transport})
+	return s
+}
+
+// send makes a request, and waits for a time.
+func (s *shop) send(method, path string, wait time.Duration) {
+	req := play.MustRequest(s.t, method, "http://down.example"+path, nil)
+	if resp, err := s.RoundTrip(req); err == nil {
+		resp.Body.Close()
+	}
+	time.Sleep(wait)
+}
+
+func (s *shop) html() string { return get(s.t, s.page, "/").Body.String() }
+
 const calm = "no request has failed"
 
 // The page says which host fails and when, whatever retrip's policy for it, that the host
@@ -73,38 +104,21 @@ func TestHandler_EveryOutage(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				policy, well := tt.policy, true
-				policy.Backoff.Base = retrip.Off
-				base := tt.base
-				if base == nil {
-					base = down
+				if tt.base == nil {
+					tt.base = down
 				}
-				metrics := &retrip.Metrics{}
-				tr := &retrip.Transport{Policy: policy, Metrics: metrics, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-					if well {
-						return answer(200)(r)
-					}
-					return base(r)
-				})}
+				tt.policy.Backoff.Base = retrip.Off
+				tr := newShop(t, tt.policy, tt.base)
 				if tt.fleet {
 					tr.Fleet = retrip.NewFleet(func(context.Context, string, float64, float64) (float64, error) { return 0, nil })
 					defer tr.Fleet.Close()
 				}
-				h := Handler(map[string]*retrip.Transport{"shop": tr})
-				send := func() {
-					req, err := http.NewRequestWithContext(t.Context(), tt.method, "http://down.example/", nil)
-					require.NoError(t, err)
-					if resp, err := tr.RoundTrip(req); err == nil {
-						resp.Body.Close()
-					}
-					time.Sleep(time.Second)
-				}
-				html := func() string { return get(t, h, "/").Body.String() }
+				send, html := func() { tr.send(tt.method, "/", time.Second) }, tr.html
 				send()
 				require.Contains(t, html(), calm)
 				require.Empty(t, tr.HostStates())
 
-				well = false
+				tr.well = false
 				send()
 				for i := range 99 {
 					state := tr.HostStates()[0]
@@ -125,10 +139,10 @@ func TestHandler_EveryOutage(t *testing.T) {
 				}
 				assert.NotContains(t, text, calm)
 				assert.Equal(t, tt.asks != "", strings.Contains(text, "asked to wait "+tt.asks))
-				assert.Equal(t, 1.0, failingHosts(t, metrics))
+				assert.Equal(t, 1.0, failingHosts(t, tr.Metrics))
 
 				// One answer may be luck.
-				well = true
+				tr.well = true
 				send()
 				text = html()
 				for _, want := range []string{"1 host fails", "100 of 101 failed<br>61 of 62 in the last minute<br>", "from 00:00:01 to 00:01:40", "last answer 1s ago"} {
@@ -156,7 +170,7 @@ func TestHandler_EveryOutage(t *testing.T) {
 					assert.True(t, s.Held && s.Failed == 0 && s.FailingFor == 0, s)
 				}
 				assert.Contains(t, html(), calm)
-				assert.Zero(t, failingHosts(t, metrics))
+				assert.Zero(t, failingHosts(t, tr.Metrics))
 			})
 		})
 	}
@@ -167,21 +181,11 @@ func TestHandler_EveryOutage(t *testing.T) {
 //retrip:promise P15
 func TestHandler_TwoOutages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		well := true
-		tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: 1}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			if well {
-				return answer(200)(r)
-			}
-			return answer(503)(r)
-		})}
-		h := Handler(map[string]*retrip.Transport{"shop": tr})
+		tr := newShop(t, retrip.Policy{MaxAttempts: 1}, down)
 		send := func(n int, good bool) {
-			well = good
+			tr.well = good
 			for range n {
-				resp, err := tr.RoundTrip(play.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x.example/", nil)))
-				require.NoError(t, err)
-				resp.Body.Close()
-				time.Sleep(time.Second)
+				tr.send(http.MethodGet, "/", time.Second)
 			}
 		}
 		shows := func(earlier int, lasted time.Duration, recovered bool, texts ...string) {
@@ -189,7 +193,7 @@ func TestHandler_TwoOutages(t *testing.T) {
 			state := tr.HostStates()[0]
 			assert.Equal(t, []any{earlier, lasted, recovered}, []any{state.EarlierOutages, state.FailingFor, state.Recovered})
 			for _, text := range texts {
-				assert.True(t, strings.Contains(get(t, h, "/").Body.String(), text), text)
+				assert.True(t, strings.Contains(tr.html(), text), text)
 			}
 		}
 		send(10, false)
@@ -246,38 +250,31 @@ func TestHandler_Canceled(t *testing.T) {
 // A host of which one route in ten is broken doesn't recover between two failures.
 func TestHandler_BrokenRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broken := true
-		tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: 1}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			if broken && r.URL.Path == "/broken" {
+		tr := newShop(t, retrip.Policy{MaxAttempts: 1}, func(r *http.Request) (*http.Response, error) {
+			if r.URL.Path == "/broken" {
 				return answer(503)(r)
 			}
 			return answer(200)(r)
-		})}
-		h := Handler(map[string]*retrip.Transport{"shop": tr})
-		send := func(path string) {
-			resp, err := tr.RoundTrip(play.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x.example"+path, nil)))
-			require.NoError(t, err)
-			resp.Body.Close()
-			time.Sleep(100 * time.Millisecond)
-		}
+		})
+		tr.well = false
 		round := func() {
-			send("/broken")
+			tr.send(http.MethodGet, "/broken", 100*time.Millisecond)
 			for range 9 {
-				send("/fine")
+				tr.send(http.MethodGet, "/fine", 100*time.Millisecond)
 			}
 		}
 		round() // a single failure says little
 		for range 29 {
 			round()
-			require.Contains(t, get(t, h, "/").Body.String(), "1 host fails")
+			require.Contains(t, tr.html(), "1 host fails")
 		}
-		assert.Contains(t, get(t, h, "/").Body.String(), "30 of 300 failed")
-		broken = false
+		assert.Contains(t, tr.html(), "30 of 300 failed")
+		tr.well = true
 		round()
 		round()
-		require.Contains(t, get(t, h, "/").Body.String(), "1 host fails")
+		require.Contains(t, tr.html(), "1 host fails")
 		round()
-		assert.Contains(t, get(t, h, "/").Body.String(), "1 host has recovered")
-		assert.Contains(t, get(t, h, "/").Body.String(), "30 of 330 failed")
+		assert.Contains(t, tr.html(), "1 host has recovered")
+		assert.Contains(t, tr.html(), "30 of 330 failed")
 	})
 }
