@@ -119,7 +119,7 @@ func TestHostile_Mixture(t *testing.T) {
 				two.Handle("/", outer)
 				sites := []*site{newSite(t, proto, one), newSite(t, proto, two)}
 				var wg sync.WaitGroup
-				for range testenv.Size(300, 600) {
+				for range testenv.Size(150, 600) {
 					wg.Go(func() {
 						time.Sleep(rand.N(300 * ms))
 						s := sites[rand.IntN(2)]

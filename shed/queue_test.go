@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 const (
@@ -25,7 +27,7 @@ const (
 // A random walk: the queue agrees with plain lists, never serves more than the limit, and
 // never makes a request wait while a place is free.
 func TestQueue_Model(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range uint64(testenv.Size(16, 40)) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		q := queue{limit: 1 + random.IntN(4), patience: 100 * ms, retryPatience: 20 * ms, hold: []time.Duration{forever, 300 * ms}[seed%2]}
 		if seed%8 > 5 {
