@@ -65,39 +65,60 @@ func TestLLMs_WaitsAsOpenAISaysAndStreams(t *testing.T) {
 	})
 }
 
-func TestLLMs_AnAttemptThatHangsEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAPI(t, func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-		start := time.Now()
-		_, err := LLMs(a.base()).Post("https://api.openai.com/v1/chat/completions", "application/json", strings.NewReader("{}"))
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.Equal(t, 2*time.Minute, time.Since(start))
-		assert.Len(t, a.requests(), 1, "the completion may have been made")
-	})
-}
-
-func TestLLMs_WhatIsRepeated(t *testing.T) {
+// What a server says again and again, how often a client that a recipe makes asks, and
+// that it passes the last response on.
+func TestServices_WhatIsRepeated(t *testing.T) {
+	const chat, mesh = "https://api.openai.com/v1/chat/completions", "http://orders.shop.svc.cluster.local/"
 	for name, tt := range map[string]struct {
-		host   string
+		recipe func(http.RoundTripper) *http.Client
+		method string
+		url    string
 		status int
 		header []string
 		sends  int
 		body   string
 	}{
-		"no credit":                      {"api.openai.com", 429, nil, 1, `{"error":{"message":"You exceeded your current quota","type":"insufficient_quota","code":"insufficient_quota"}}`},
-		"a limit":                        {"api.openai.com", 429, nil, 4, `{"error":{"message":"Rate limit reached","type":"requests","code":"rate_limit_exceeded"}}`},
-		"Anthropic is overloaded":        {"api.anthropic.com", 529, []string{"X-Should-Retry", "true"}, 4, "{}"},
-		"Anthropic has a limit":          {"api.anthropic.com", 429, []string{"Retry-After", "45"}, 4, "{}"},
-		"the word not to retry":          {"api.openai.com", 429, []string{"X-Should-Retry", "false"}, 1, "{}"},
-		"a failure that may have worked": {"api.openai.com", 500, nil, 1, "{}"},
-		"a request that is wrong":        {"api.openai.com", 400, nil, 1, "{}"},
-		"a wait that is too long":        {"api.openai.com", 429, []string{"Retry-After", "3600"}, 1, "{}"},
+		"no credit":                      {LLMs, "POST", chat, 429, nil, 1, `{"error":{"message":"You exceeded your current quota","type":"insufficient_quota","code":"insufficient_quota"}}`},
+		"a limit":                        {LLMs, "POST", chat, 429, nil, 4, `{"error":{"message":"Rate limit reached","type":"requests","code":"rate_limit_exceeded"}}`},
+		"Anthropic is overloaded":        {LLMs, "POST", "https://api.anthropic.com/v1/messages", 529, []string{"X-Should-Retry", "true"}, 4, "{}"},
+		"Anthropic has a limit":          {LLMs, "POST", "https://api.anthropic.com/v1/messages", 429, []string{"Retry-After", "45"}, 4, "{}"},
+		"the word not to retry":          {LLMs, "POST", chat, 429, []string{"X-Should-Retry", "false"}, 1, "{}"},
+		"a failure that may have worked": {LLMs, "POST", chat, 500, nil, 1, "{}"},
+		"a request that is wrong":        {LLMs, "POST", chat, 400, nil, 1, "{}"},
+		"a wait that is too long":        {LLMs, "POST", chat, 429, []string{"Retry-After", "3600"}, 1, "{}"},
+		"no limit, but forbidden":        {GitHub, "GET", "https://api.github.com/user", 403, []string{"X-RateLimit-Remaining", "4711"}, 1, `{"message":"Resource not accessible by integration"}`},
+		"longer than the callers have":   {Mesh, "GET", mesh, 503, []string{"Retry-After", "1"}, 1, ""},
 	} {
 		testenv.Bubble(t, name, func(t *testing.T) {
 			a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) { answer(w, tt.status, tt.body, tt.header...) })
-			resp, body := post(t, LLMs(a.base()), "https://"+tt.host+"/v1/messages", "{}")
+			start := time.Now()
+			resp, body := do(t, tt.recipe(a.base()), play.MustRequest(t, tt.method, tt.url, nil))
 			assert.Equal(t, tt.status, resp.StatusCode)
 			assert.Equal(t, tt.body, body, "the caller gets the last response")
+			assert.Len(t, a.requests(), tt.sends)
+			assert.Equal(t, tt.sends == 1, time.Since(start) == 0, "it doesn't wait in vain")
+		})
+	}
+}
+
+func TestServices_AnAttemptThatHangsEnds(t *testing.T) {
+	for url, tt := range map[string]struct {
+		recipe func(http.RoundTripper) *http.Client
+		method string
+		sends  int
+		from   time.Duration
+		till   time.Duration
+	}{
+		"https://api.openai.com/v1/chat/completions": {LLMs, "POST", 1, 2 * time.Minute, 2 * time.Minute}, // the completion may have been made
+		"http://orders.shop.svc.cluster.local/":      {Mesh, "GET", 3, 400 * time.Millisecond, 500 * time.Millisecond},
+	} {
+		testenv.Bubble(t, url, func(t *testing.T) {
+			a := newAPI(t, func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+			start := time.Now()
+			_, err := tt.recipe(a.base()).Do(play.MustRequest(t, tt.method, url, nil))
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			assert.GreaterOrEqual(t, time.Since(start), tt.from)
+			assert.LessOrEqual(t, time.Since(start), tt.till)
 			assert.Len(t, a.requests(), tt.sends)
 		})
 	}
@@ -157,17 +178,6 @@ func TestGitHub_ASecondaryLimitIsGivenAMinuteAndThenMore(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestGitHub_AForbiddenIsNoLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) {
-			answer(w, 403, `{"message":"Resource not accessible by integration"}`, "X-RateLimit-Remaining", "4711")
-		})
-		resp, _ := get(t, GitHub(a.base()), "https://api.github.com/user")
-		assert.Equal(t, 403, resp.StatusCode)
-		assert.Len(t, a.requests(), 1)
-	})
 }
 
 // The charge goes on after its connection has broken or its attempt has timed out, and until
@@ -439,28 +449,5 @@ func TestMesh_SaysWhatIsLeft(t *testing.T) {
 		require.NoError(t, err)
 		assert.True(t, 220 <= left && left <= 250, "%d", left)
 		assert.Equal(t, "2", second.Get("Retry-Attempt"))
-	})
-}
-
-func TestMesh_WaitsNoLongerThanItsCallersHave(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) { answer(w, 503, "", "Retry-After", "1") })
-		start := time.Now()
-		resp, _ := get(t, Mesh(a.base()), "http://orders.shop.svc.cluster.local/")
-		assert.Equal(t, 503, resp.StatusCode)
-		assert.Zero(t, time.Since(start))
-		assert.Len(t, a.requests(), 1)
-	})
-}
-
-func TestMesh_NeverTakesLongerThanItsCallersHave(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAPI(t, func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-		req := play.MustRequest(t, http.MethodGet, "http://orders.shop.svc.cluster.local/", nil)
-		start := time.Now()
-		_, err := Mesh(a.base()).Do(req)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.LessOrEqual(t, time.Since(start), 500*time.Millisecond)
-		assert.Len(t, a.requests(), 3)
 	})
 }
