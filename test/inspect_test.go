@@ -90,6 +90,15 @@ func TestHostState(t *testing.T) {
 	})
 }
 
+// A request that net/http refuses to send says so in the state of its host.
+func TestHostState_MalformedRequest(t *testing.T) {
+	tr := &retrip.Transport{Base: &http.Transport{}}
+	req := play.Request(t, http.MethodGet, nil)
+	req.Header["X"] = []string{"a\nb"}
+	assert.Error(t, try(tr, req))
+	assert.EqualValues(t, "request", play.Must(tr.HostState("example.com:80")).LastError)
+}
+
 // An invalid policy causes no panic.
 func TestHostState_OfWrongPolicy(t *testing.T) {
 	tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: -1}}
