@@ -236,7 +236,7 @@ func Refusals() []RateLimitCase {
 		l.Rate = 10 * rate
 		add(fmt.Sprintf("%g/s rises to %g/s: 2 min or 3 gaps later", rate, l.Rate), l, seen+max(time.Minute, 10*gap), seen, workers(50))
 	}
-	for _, n := range []int{2, 5} {
+	for _, n := range rows([]int{5}, []int{2, 5}) {
 		for _, rate := range []int{1, 10, 100} {
 			add(fmt.Sprintf("%d/s, burst %d, %d processes of 50 workers", rate, rate, n), ServerLimit{Rate: float64(rate), Count: rate},
 				1200*s, 300*s, func(m *RateLimit) { m.Workers, m.Processes = 50, n })
