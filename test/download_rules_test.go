@@ -170,10 +170,7 @@ func TestResume_IsRetry(t *testing.T) {
 	runDownloads(t, []download{
 		{name: "attempts, switched off", policy: retrip.Policy{MaxAttempts: 1}, want: retrip.ReasonMaxAttempts, asks: 1},
 		{name: "attempts anew after progress", size: 4000, first: same, then: []change{same, same}, want: continued, asks: 4},
-		{name: "budget", policy: retrip.Policy{MaxAttempts: 10, Budget: 1}, between: func(t *testing.T, tr *retrip.Transport) {
-			busy(2, "")(t, tr)
-			time.Sleep(time.Second) // or else the retry may wait for tokens
-		}, want: continued, asks: 2, took: 1250 * time.Millisecond},
+		{name: "budget", policy: retrip.Policy{MaxAttempts: 10, Budget: 1}, between: busy(2, ""), want: continued, asks: 2, took: 1250 * time.Millisecond},
 		{name: "attempts", policy: two, then: []change{down("7")}, want: continued, asks: 3, took: 7 * time.Second},
 		{name: "Retry-After in a turn", policy: two, then: []change{down("17"), down("17")}, want: continued, asks: 4, took: 34 * time.Second},
 		{name: "Retry-After of a 429 in a turn", policy: two, then: []change{answer(429, "Retry-After: 17"), answer(429, "Retry-After: 17")}, want: continued, asks: 4, took: 34 * time.Second},

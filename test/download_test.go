@@ -307,8 +307,9 @@ func (b *toldBodies) check(d download, tr *retrip.Transport) {
 		first.Request.Method, first.Attempt, first.Reason, first.Err.Error(), first.Offset))
 }
 
-// busy makes requests to the host of the body whose only retry fails, or, with a time that
-// their 503 asks for, that aren't retried.
+// busy makes requests to the host of the body whose only retry fails, a second before the body
+// breaks, or else its retry might wait for tokens; or, with a time that their 503 asks for,
+// requests that aren't retried.
 func busy(n int, after string) func(*testing.T, *retrip.Transport) {
 	return func(t *testing.T, tr *retrip.Transport) {
 		policy := retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}
@@ -321,6 +322,9 @@ func busy(n int, after string) func(*testing.T, *retrip.Transport) {
 				req.Header.Set("Retry-After", after)
 			}
 			drop(t, tr, req)
+		}
+		if after == "" {
+			time.Sleep(time.Second)
 		}
 	}
 }
