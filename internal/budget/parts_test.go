@@ -174,28 +174,33 @@ func TestParts_Recover(t *testing.T) {
 	}
 }
 
-// If connections break, all requests on them are repeated, however many: the budget waits
+// If connections break or freeze, all requests on them are repeated, however many: the budget waits
 // until it knows whether the host is well. If it isn't, hardly any is.
 //
 //retrip:promise P14
 func TestBursts_LostConnections(t *testing.T) {
 	lost := play.Err(syscall.ECONNRESET)
+	breaks, hangs, well := after(time.Second, lost), after(time.Hour, lost), after(20*time.Millisecond, play.Reply(200))
 	for _, tt := range []struct {
 		name            string
 		requests        int
-		then            play.Step // of attempts after the loss
+		first, then     play.Step // of the first attempts, and of those after the loss
 		saved, mostMore int
 	}{
-		{"few, well", 20, after(20*time.Millisecond, play.Reply(200)), 20, 20},
-		{"many, well", testenv.Size(400, 2000), after(20*time.Millisecond, play.Reply(200)), 2000, 2000},
-		{"dead", 200, lost, 0, 20},
-		{"hangs", 200, after(time.Hour, lost), 0, 200},
+		{"few, well", 20, breaks, well, 20, 20},
+		{"many, well", testenv.Size(400, 2000), breaks, well, 2000, 2000},
+		{"dead", 200, breaks, lost, 0, 20},
+		{"hangs", 200, breaks, hangs, 0, 200},
+		{"few frozen, well", 20, hangs, well, 20, 20},
+		{"many frozen, well", testenv.Size(400, 2000), hangs, well, 2000, 2000},
+		{"frozen, dead", 200, hangs, lost, 0, 20},
+		{"frozen, hangs", 200, hangs, hangs, 0, 20},
 	} {
 		play.Bubble(t, tt.name, func(t *testing.T) {
 			var sends, saved atomic.Int64
 			tr := &retrip.Transport{Policy: retrip.Policy{Budget: 5, AttemptTimeout: 10 * time.Second}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
 				if int(sends.Add(1)) <= tt.requests {
-					return after(time.Second, lost)(r)
+					return tt.first(r)
 				}
 				return tt.then(r)
 			})}

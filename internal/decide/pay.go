@@ -33,7 +33,8 @@ func (c *Call) payBudget(r *Rules, h *host.Record, o *Outcome, a *Action, now ti
 		c.budgeted = true
 		return None
 	}
-	if o.Received() != 0 || o.Timeout || refusal == budget.RouteFailing || now-h.Full > burst || !c.mayPayLate(r, h) {
+	failing := refusal == budget.RouteFailing || refusal == budget.Failing && o.Timeout
+	if failing || o.Received() != 0 || now-h.Full > burst || !c.mayPayLate(r) {
 		a.OfRoute = refusal == budget.RouteFailing
 		return budgetReasons[refusal]
 	}
@@ -41,34 +42,43 @@ func (c *Call) payBudget(r *Rules, h *host.Record, o *Outcome, a *Action, now ti
 	return None
 }
 
-// When a connection breaks, all requests on it fail at once, and their retries need more
-// tokens than there are, though the host is well.
+// When a connection breaks or freezes, all requests on it fail at once, and their retries need
+// more tokens than there are, though the host is well.
 const (
-	burst = 250 * time.Millisecond // after the budget was last full: connections that break so soon may have one cause
+	burst = 250 * time.Millisecond // after the budget was last full: attempts that fail so soon may have one cause
 	young = time.Second            // the same: so long may a retry wait for its tokens. The windows of three retries end before
 )
 
-// mayPayLate reports whether a retry may wait for its tokens: while attempts don't time out, and
-// for no longer than all retries would wait. A gate keeps no place meanwhile.
-func (c *Call) mayPayLate(r *Rules, h *host.Record) bool {
-	return !r.Gate && h.Debt.Recent == 0 && c.Attempts+c.skipped < r.MaxAttempts
+// mayPayLate reports whether a retry may wait for its tokens: for no longer than all retries
+// would wait. A gate keeps no place meanwhile.
+func (c *Call) mayPayLate(r *Rules) bool {
+	return !r.Gate && c.Attempts+c.skipped < r.MaxAttempts
 }
 
 // payBudgetLate takes the tokens for a retry that is unpaid, at the end of its wait. If there are
 // none, c skips the retry, and waits on as if it had been sent and had failed: the requests
 // that had tokens find out whether the host is well. The last retry is sent without tokens
-// unless retries fail.
+// unless retries fail. If one of the last attempts timed out, it waits as long as it may, and
+// isn't sent if that is still so.
 func (c *Call) payBudgetLate(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
-	var refusal budget.Refusal
-	if c.paid, refusal = h.Debt.Pay(r.Budget, budget.Failure{Route: c.Route, Retries: c.failed}); refusal != 0 {
+	refusal := budget.Failing
+	if c.retry.reason != Timeout || h.Debt.Row == 0 {
+		c.paid, refusal = h.Debt.Pay(r.Budget, budget.Failure{Route: c.Route, Retries: c.failed})
+	}
+	if refusal != 0 {
 		c.skipped++
 		lo, hi := r.Backoff.Window(c.backoffStep(), c.Wait)
-		wait := span.Draw(lo, hi, draw)
-		if c.mayPayLate(r, h) && span.Add(now, hi) <= h.Full+young && wait <= c.TimeLeft(now) {
+		wait, fits := span.Draw(lo, hi, draw), c.mayPayLate(r) && span.Add(now, hi) <= h.Full+young
+		unknown := refusal == budget.Exhausted && h.Debt.Row == 0
+		if !fits && unknown && h.Debt.Recent > 0 {
+			wait = span.Sub(h.Full+young, now)
+			fits = wait > 0
+		}
+		if fits && wait <= c.TimeLeft(now) {
 			c.Wait, a.Do, a.Wait = wait, Sleep, wait
 			return
 		}
-		if refusal != budget.Exhausted || h.Debt.Row > 0 || h.Debt.Recent > 0 {
+		if !unknown || h.Debt.Recent > 0 {
 			a.Do, a.Reason, a.OfRoute = Refuse, budgetReasons[refusal], refusal == budget.RouteFailing
 			return
 		}
