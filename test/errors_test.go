@@ -151,7 +151,7 @@ func TestError_Redacted(t *testing.T) {
 		fmt.Errorf("wrapped: %w", &url.Error{Op: "Get", URL: secretURL, Err: inner}),
 		errors.Join(&url.Error{Op: "Get", URL: "http://a/", Err: inner}, &url.Error{Op: "Get", URL: secretURL, Err: inner}),
 		&url.Error{Op: "Get", URL: "http://outer/?token=s3cret", Err: &url.Error{Op: "Get", URL: secretURL, Err: inner}},
-		&url.Error{Op: "parse", URL: "http://user:hunter2@exa mple.com/?token=s3cret", Err: inner},
+		&url.Error{Op: "Get", URL: "http://user:hunter2@exa mple.com/?token=s3cret", Err: inner},
 		&url.Error{Op: "Get", URL: "http://user:hunter2@example.com/?s3cret=\"\x01", Err: inner},
 		errors.Join(&url.Error{Op: "Get", URL: "http://a/?", Err: inner}, &url.Error{Op: "Get", URL: "http://a/?s3cret", Err: inner}),
 		&url.Error{Op: "Get", URL: "mailto:hunter2?s3cret", Err: inner},

@@ -90,6 +90,7 @@ func errorsOfAttempts() (rows []errorRow) {
 		{op("proxyconnect", io.EOF), "unreachable", unsent},
 		{op("socks connect", io.EOF), "unreachable", unsent},
 		{text(`invalid proxy address "::": missing protocol scheme`), "other", hopeless},
+		{&url.Error{Op: "parse", URL: "http://[::1", Err: text("missing ']' in host")}, "other", hopeless},
 		{text("dial tcp: connection refused"), "other", unknown},
 
 		// A connection that ends.

@@ -55,6 +55,11 @@ func incurable(err error, read Reader) bool {
 				return true
 			}
 			err = e.Err
+		case *url.Error:
+			if e.Op == "parse" { // by net/url: the address of a proxy, or what Base asks besides
+				return true
+			}
+			err = e.Err
 		case interface{ Unwrap() error }:
 			err = e.Unwrap()
 		case interface{ Unwrap() []error }:
