@@ -82,9 +82,9 @@ func (j Jitter) String() string {
 // failures of its request body, don't count.
 //
 // While the breaker is open, requests fail at once with [ReasonBreakerOpen]. After
-// OpenFor, the breaker lets two attempts through as probes. If fewer than Ratio of
-// them fail, it closes, and otherwise it opens again. OpenFor should be several times
-// the interval between requests. A low Ratio turns a partial outage into a full one.
+// OpenFor, the breaker lets two attempts through as probes, up to OpenFor/4 apart. If
+// fewer than Ratio of them fail, it closes, and otherwise it opens again. OpenFor should be
+// several times the interval between requests. A low Ratio turns a partial outage into a full one.
 //
 // The zero Breaker is off. A Breaker with any field set is on; fields that are
 // 0 inherit, as in [Policy]. Only Ratio can be Off, for no breaker.
