@@ -64,7 +64,6 @@ type Call struct {
 
 	budgeted        bool  // the last attempt is a retry that the budget allowed
 	polls           bool  // the last attempt only asks again: the answer before it was no failure of the host
-	gotRetryAfter   bool  // the last attempt ended in a response whose Retry-After pauses the host
 	cuts            uint8 // windows of waits that the deadline has cut
 	failed          uint8 // such retries that have failed
 	fleetPaid       uint8 // tokens that the fleet's account was charged for the retry under way
@@ -254,15 +253,6 @@ func (r *Rules) pause(h *host.Record, o *Outcome, now time.Duration) (change hos
 // a gate all of it, and else until the host is seen to answer.
 func (r *Rules) pausedFor(h *host.Record, now time.Duration) time.Duration {
 	if r.Gate {
-		return h.PausedFor(now)
-	}
-	return h.DoubtedFor(now)
-}
-
-// pausedFor returns how long the pause of h holds back c. Whoever wasn't told to wait waits
-// only until the host is seen to answer.
-func (c *Call) pausedFor(h *host.Record, now time.Duration) time.Duration {
-	if c.gotRetryAfter {
 		return h.PausedFor(now)
 	}
 	return h.DoubtedFor(now)

@@ -177,9 +177,10 @@ func (c *Call) gateRequest(r *Rules) gate.Request {
 // gateReasons maps a refusal of a gate to a reason.
 var gateReasons = [...]Reason{gate.TooLong: WaitTooLong, gate.Paused: HostPaused, gate.Late: Deadline}
 
-// obeyPause waits on if the host has asked for more time during the wait.
+// obeyPause waits on if the host has asked for more time during the wait, and isn't seen to
+// answer: if it were one bad part that asks, its words to others would hold c forever.
 func (c *Call) obeyPause(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
-	paused := c.pausedFor(h, now)
+	paused := h.DoubtedFor(now)
 	if paused == 0 {
 		return
 	}
@@ -209,8 +210,10 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 	if h == nil {
 		return
 	}
-	c.gotRetryAfter = o.RetryAfter > 0 && r.pauses(o)
-	paused := c.pausedFor(h, now) // before learn, which adds o's own pause
+	paused := h.DoubtedFor(now) // before recordOutcome, which adds o's own pause
+	if o.RetryAfter > 0 && r.pauses(o) {
+		paused = h.PausedFor(now) // whatever others were answered
+	}
 	c.recordOutcome(r, h, o, a, failed, now, draw)
 	if !failed {
 		return

@@ -277,12 +277,12 @@ func (w *world) checkPauses() {
 }
 
 // lifted reports whether a pause without a gate may not hold back the attempt of r that is
-// its event i, at the instant at: the server hasn't told r to wait, and has answered well
-// since the last word but one.
+// its event i, at the instant at: the time is over that the server has told r to wait, if any,
+// and it has answered well since the last word but one.
 func (r *roundTrip) lifted(i int, at time.Duration) bool {
 	for _, e := range slices.Backward(r.events[:i]) {
 		if e.hook == "Retry" {
-			if a := r.arrivalOf(e.Header); e.Err == nil && e.StatusCode == http.StatusServiceUnavailable && a != nil && a.word > 0 {
+			if a := r.arrivalOf(e.Header); e.Err == nil && e.StatusCode == http.StatusServiceUnavailable && a != nil && a.word > 0 && at < e.at+a.word-100*time.Millisecond {
 				return false
 			}
 			break
