@@ -12,7 +12,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,15 +30,13 @@ type flags struct {
 
 	policies  string
 	host      string
-	chosen    []sim.Policy // the resolved policies, with overrides applied
+	chosen    []sim.Policy // the resolved policies
 	remarks   []string     // about the policies of files
 	runs      int
-	overrides []func(*retrip.Policy) // of flags that were given
-	loadShare float64                // 0 if -load is not set
-	full      time.Duration          // -queue
-	json      bool                   // print the report as JSON
-	first     []string               // flags that the help names first
-	conflicts [][2]string            // flags that exclude each other
+	loadShare float64       // 0 if -load is not set
+	full      time.Duration // -queue
+	json      bool          // print the report as JSON
+	first     []string      // flags that the help names first
 }
 
 func newFlags(command string) *flags {
@@ -53,36 +50,6 @@ func newFlags(command string) *flags {
 func (f *flags) choice(policies string) {
 	f.StringVar(&f.policies, "policy", policies, "the clients' policies: `names` of presets or JSON files, separated by commas")
 	f.StringVar(&f.host, "host", "", "use the policy that the files define for this `host`, at port 443 unless it names one (default the policy for all hosts)")
-	override(f, f.field("max-attempts", "Policy.MaxAttempts"), "attempts, overriding the policy", strconv.Atoi, func(p *retrip.Policy) *int { return &p.MaxAttempts })
-	override(f, f.field("backoff-base", "Policy.Backoff.Base"), "ceiling of the first wait, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.Backoff.Base })
-	override(f, f.field("backoff-cap", "Policy.Backoff.Cap"), "highest ceiling of a wait, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.Backoff.Cap })
-	override(f, "jitter", "jitter of the waits: full, equal, decorrelated or none, overriding the policy", parseJitter, func(p *retrip.Policy) *retrip.Jitter { return &p.Backoff.Jitter })
-	override(f, f.field("budget-size", "Policy.Budget"), "tokens of the budget, overriding the policy; -1 for no budget", parseFloat, func(p *retrip.Policy) *float64 { return &p.Budget })
-	override(f, f.field("max-wait", "Policy.MaxWait"), "longest wait that a server may ask for, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.MaxWait })
-	f.BoolFunc("gate", "first attempts wait too when a server asks for it, overriding the policy", func(text string) error {
-		on, err := strconv.ParseBool(text)
-		if err != nil {
-			return errNot(on)
-		}
-		f.overrides = append(f.overrides, func(p *retrip.Policy) {
-			if p.Gate.Enabled = retrip.Off; on {
-				p.Gate.Enabled = retrip.On
-			}
-		})
-		return nil
-	})
-	override(f, f.field("breaker-window", "Policy.Breaker.Window"), "window of the breaker, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.Breaker.Window })
-	override(f, f.field("breaker-min-volume", "Policy.Breaker.MinVolume"), "results in the breaker's window, overriding the policy", strconv.Atoi, func(p *retrip.Policy) *int { return &p.Breaker.MinVolume })
-	override(f, f.field("breaker-open-for", "Policy.Breaker.OpenFor"), "how long the breaker stays open, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.Breaker.OpenFor })
-	override(f, f.field("breaker-ratio", "Policy.Breaker.Ratio"), "share of failures that opens the breaker, overriding the policy", parseFloat, func(p *retrip.Policy) *float64 { return &p.Breaker.Ratio })
-}
-
-// timeouts declares the timeout flags of a policy, for models in which requests
-// can time out.
-func (f *flags) timeouts() {
-	override(f, f.field("attempt-timeout", "Policy.AttemptTimeout"), "timeout of an attempt, overriding the policy; -1ns for none", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.AttemptTimeout })
-	override(f, f.field("deadline", "Policy.Deadline"), "deadline of a request, overriding the policy", time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.Deadline })
-	f.conflicts = append(f.conflicts, [2]string{"attempt-timeout", "timeout"})
 }
 
 // queue declares the flag of the backend's queue.
@@ -99,35 +66,7 @@ func (f *flags) setQueue(s *sim.Scenario) time.Duration {
 	return takes
 }
 
-// throttled declares the flag of a policy that concerns 429, for models in which
-// a server answers 429.
-func (f *flags) throttled() {
-	override(f, f.field("throttle-base", "Policy.Backoff.ThrottleBase"), "first window of waits after a 429 without Retry-After, overriding the policy; -1ns for none",
-		time.ParseDuration, func(p *retrip.Policy) *time.Duration { return &p.Backoff.ThrottleBase })
-}
-
-// override declares a flag that replaces a field of every policy.
-func override[T any](f *flags, name, usage string, parse func(string) (T, error), field func(*retrip.Policy) *T) {
-	f.Func(name, usage, func(text string) error {
-		x, err := parse(text)
-		if err != nil {
-			return errNot(x)
-		}
-		f.overrides = append(f.overrides, func(p *retrip.Policy) { *field(p) = x })
-		return nil
-	})
-}
-
 func parseFloat(text string) (float64, error) { return strconv.ParseFloat(text, 64) }
-
-func parseJitter(text string) (retrip.Jitter, error) {
-	for j := retrip.FullJitter; j <= retrip.NoJitter; j++ {
-		if j.String() == text {
-			return j, nil
-		}
-	}
-	return 0, errors.New("no jitter")
-}
 
 // repeats declares the flag for the number of runs.
 func (f *flags) repeats(runs int) {
@@ -147,11 +86,6 @@ func (f *flags) parse(args []string) error {
 	}
 	if f.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", f.Arg(0))
-	}
-	for _, c := range f.conflicts {
-		if f.given(c[0]) && f.given(c[1]) {
-			return fmt.Errorf("-%s and -%s conflict: give one of them", c[0], c[1])
-		}
 	}
 	if f.Lookup("runs") != nil && (f.runs < 1 || f.runs > 1000) {
 		return fmt.Errorf("-runs is %s: it must be 1 to 1000", f.typed("runs", f.runs))
@@ -184,7 +118,7 @@ func (t *typed) Set(text string) error {
 	return err
 }
 
-// IsBoolFlag lets package flag accept -gate without a value.
+// IsBoolFlag lets package flag accept -json without a value.
 func (t *typed) IsBoolFlag() bool {
 	b, ok := t.Value.(interface{ IsBoolFlag() bool })
 	return ok && b.IsBoolFlag()
@@ -202,8 +136,6 @@ func errNot(x any) error {
 		want = "a whole number, 0 or more"
 	case float64:
 		want = "a number"
-	case retrip.Jitter:
-		want = "full, equal, decorrelated or none"
 	}
 	return errors.New("it must be " + want)
 }
@@ -248,13 +180,8 @@ func (f *flags) load(base retrip.Policy) ([]sim.Policy, error) {
 }
 
 func (f *flags) one(name string, base retrip.Policy) (sim.Policy, error) {
-	f.change(&base)
 	if slices.Contains(sim.PresetNames(), name) {
-		p, err := sim.Preset(name, base)
-		if err == nil {
-			err = f.checked(p.Retry)
-		}
-		return p, err
+		return sim.Preset(name, base)
 	}
 	file, err := os.Open(name)
 	if err != nil {
@@ -289,31 +216,9 @@ func (f *flags) one(name string, base retrip.Policy) (sim.Policy, error) {
 		}
 		f.remarks = append(f.remarks, fmt.Sprintf("%s follows the policy %s of %s", f.host, state.Policy, name))
 	}
-	f.change(&policy)
 	f.remarks = append(f.remarks, (&retrip.Transport{Policy: policy}).Advice()...)
 	short := strings.TrimSuffix(filepath.Base(name), filepath.Ext(name))
-	return sim.Policy{Name: short, Retry: policy}, f.checked(policy)
-}
-
-// change applies the flags that override fields of a policy to p.
-func (f *flags) change(p *retrip.Policy) {
-	for _, set := range f.overrides {
-		set(p)
-	}
-}
-
-func (f *flags) checked(p retrip.Policy) error {
-	if err := (&retrip.Transport{Policy: p}).Validate(); err != nil {
-		text := oneLine(err)
-		for field, name := range f.names {
-			if f.given(name) {
-				is := regexp.MustCompile("retrip: " + regexp.QuoteMeta(field) + " is [^:]*:")
-				text = is.ReplaceAllLiteralString(text, "-"+name+" is "+f.typed(name, "")+":")
-			}
-		}
-		return errors.New(text)
-	}
-	return nil
+	return sim.Policy{Name: short, Retry: policy}, nil
 }
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
@@ -371,9 +276,4 @@ func (n *numbers[T]) Set(s string) error {
 	}
 	*n.list = list
 	return nil
-}
-
-// gateway adds the flag for a gateway in front of the backend.
-func (f *flags) gateway(s *sim.Scenario) {
-	f.DurationVar(&s.Backend.Gateway, f.field("gateway", "Backend.Gateway"), s.Backend.Gateway, "time after which a gateway answers with 504, while the backend works on; 0 means none")
 }

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/retrip/retrip"
-
 	"github.com/retrip/retrip/internal/sim"
 )
 
@@ -27,8 +25,6 @@ var hedgeTables = map[string][]hedgeColumn{
 	"tails":    {hedgeP99, hedgeP999, hedgeExtra, hedgeWon},
 	"load":     {hedgeSuccess, hedgeP99, hedgeExtra, hedgeWon},
 	"recovery": {hedgeRecovery, hedgeExtra},
-	"failures": {hedgeSuccess, hedgeP99, hedgeExtra},
-	"drift":    hedgeWindows,
 }
 
 // hedgeCases returns the cases of a table for a fleet of so many clients.
@@ -72,14 +68,6 @@ func hedgeCases(table string, clients int) (list []hedgeCase) {
 		for _, load := range []float64{0.7, 0.8, 0.9, 0.95} {
 			add(brownout.LoadOf(load), func(*sim.Scenario) {}, "a third of the capacity for 10 s, %v %% load", percent(load))
 		}
-	case "failures":
-		for _, share := range []float64{0.1, 0.2, 0.3} {
-			add(stalls, func(s *sim.Scenario) { s.Backend.FailureRate = share }, "%v %% of the attempts fail, 1 %% stall", percent(share))
-		}
-	case "drift":
-		add(stalls, func(s *sim.Scenario) {
-			s.WarmUp, s.Trigger = 0, sim.Trigger{At: 100 * time.Second, For: 10 * time.Second, Latency: 10}
-		}, "ten times as long from the 100th to the 110th second")
 	}
 	return list
 }
@@ -119,16 +107,7 @@ var (
 		of: func(_ *sim.Scenario, r *sim.Result) float64 { return 100 * r.SuccessRate() }}
 	hedgeRecovery = hedgeColumn{name: "recovery s", format: "%.0f", always: true,
 		of: func(_ *sim.Scenario, r *sim.Result) float64 { return recoverySeconds(r) }}
-	hedgeWindows = []hedgeColumn{hedgesIn("before", 60, 100), hedgesIn("during", 100, 110), hedgesIn("0–20 s after", 110, 130),
-		hedgesIn("20–50 s after", 130, 160), hedgesIn("50–190 s after", 160, 300)}
 )
-
-// hedgesIn is the hedges per second from one second of the run to another.
-func hedgesIn(name string, from, to int) hedgeColumn {
-	return hedgeColumn{name: name, format: "%.1f/s", of: func(_ *sim.Scenario, r *sim.Result) float64 {
-		return hedgesBetween(r, time.Duration(from)*time.Second, time.Duration(to)*time.Second) / float64(to-from)
-	}}
-}
 
 func hedgesBetween(r *sim.Result, from, to time.Duration) float64 {
 	return sumBetween(r, from, to, func(p sim.Point) int32 { return p.Hedges })
@@ -162,13 +141,12 @@ type hedgeCell struct {
 func hedges(f *flags) work {
 	seed, share, fixed := uint64(1), 0.05, time.Duration(0)
 	clients := []int{10, 100}
-	names := []string{"tails", "load", "recovery", "failures", "drift"}
+	names := []string{"tails", "load", "recovery"}
 	table := names[0]
 	f.StringVar(&table, "table", table, "what to compare: "+strings.Join(names, ", "))
 	f.Var(ints(&clients), "clients", "sizes of the fleet, which sends 700 requests per second in most cases: `numbers`")
-	f.Float64Var(&share, f.field("hedge", "Policy.Hedge"), share, "Policy.Hedge")
+	f.Float64Var(&share, "hedge", share, "Policy.Hedge")
 	f.DurationVar(&fixed, f.field("fixed", "Policy.Hedging.After"), fixed, "also hedge every request after this delay, without a limit; 0: don't")
-	blind := f.Bool("blind", false, "also hedge as often as ever while hedges don't win")
 	only := f.String("only", "", "run only the cases whose names contain `text`")
 	f.Uint64Var(&seed, "seed", seed, "seed of the random numbers")
 	f.repeats(3)
@@ -178,14 +156,8 @@ func hedges(f *flags) work {
 			return nil, fmt.Errorf("-table is %q: it must be one of %s", table, strings.Join(names, ", "))
 		}
 		ways := []hedgeWay{{name: "no hedges"}, {name: fmt.Sprintf("Hedge: %v", share), share: share}}
-		if *blind {
-			ways = append(ways, hedgeWay{"also if they don't win", share, sim.Hedging{Blind: true}})
-		}
 		if fixed > 0 {
 			ways = append(ways, hedgeWay{"a fixed delay of " + seconds(fixed), share, sim.Hedging{After: fixed}})
-		}
-		if err := f.checked(retrip.Policy{Hedge: share}); err != nil {
-			return nil, err
 		}
 		var tried []string
 		for _, w := range ways {

@@ -45,7 +45,6 @@ var commands = []command{
 	{"check", "is this policy safe for my fleet? exit status 1 if it isn't", check},
 	{"overload", "a brownout of 10 s under a steady load: does the backend recover?", overload},
 	{"storm", "an outage of 200 ms, and the crowd that returns after it", storm},
-	{"contention", "optimistic writers of one row: the effect of jitter", contention},
 	{"stadium", "25 million players who lose their CDN for 100 ms", stadium},
 	{"hedge", "hedged requests: what they save and cost, and where they don't help", hedges},
 }

@@ -64,50 +64,34 @@ func TestBadInput(t *testing.T) {
 	bad := filepath.Join(t.TempDir(), "bad.json")
 	require.NoError(t, os.WriteFile(bad, []byte("{\n \"max_attempts\": -4\n}"), 0o600))
 	for _, c := range []struct{ args, want string }{
-		{"overlord", `unknown command "overlord": it must be one of check, overload, storm, contention, stadium, hedge`},
+		{"overlord", `unknown command "overlord": it must be one of check, overload, storm, stadium, hedge`},
 		{"overload -clients 0", "-clients is 0: it must be 1 to 1000000"},
 		{"overload -clients many", `"many" for flag -clients: it must be a whole number`},
 		{"overload -timeout 5", `"5" for flag -timeout: it must be a duration, such as 300ms`},
 		{"overload -seed -1", `"-1" for flag -seed: it must be a whole number, 0 or more`},
-		{"overload -attempt-timeout soon", `"soon" for flag -attempt-timeout: it must be a duration, such as 300ms`},
 		{"overload -rate -3", "-rate is -3: it must be 0.001 to 10000000"},
 		{"overload -load 70", "it must be a share, more than 0 and at most 10: 0.7 is 70 %"},
 		{"overload -load 0.7 -rate 700 -workers 10", "-load, -rate and -workers conflict: give two of them"},
 		{"overload -rate 100", "-rate is 100: at 70 % load, a backend has 1.4 workers; give -workers, or a longer -service"},
 		{"overload -queue 1000", `"1000" for flag -queue: it must be a duration`},
 		{"overload -queue 2m", "-queue is 2m: it must be 0 to 1m"},
-		{"overload -timeout 1s -attempt-timeout 2s", "-attempt-timeout and -timeout conflict"},
 		{"overload -load 0.5 -workers 0", "-load is 0.5: with -workers 0"},
 		{"overload -load 1e-9", "-load is 1e-9: this makes 1e-06 requests per second, and they must be 0.001 to 10000000"},
 		{"overload -service 0s", "-service is 0s: it must be"},
 		{"overload -trigger-at 119s", "-trigger-at is 119s: it must be early enough that the trigger ends within 2m0s"},
 		{"overload -horizon 100h", "-horizon is 100h: it must be 1ms to 24h0m0s"},
 		{"overload -runs 0", "-runs is 0: it must be 1 to 1000"},
-		{"overload -max-attempts -2", "-max-attempts is -2: it must be positive"},
-		{"overload -max-wait -2000ms", "-max-wait is -2000ms: it must be positive"},
-		{"overload -budget-size 0.5", "-budget-size is 0.5: it must be 1 to 1e+06"},
-		{"overload -breaker-ratio 2", "-breaker-ratio is 2: it must be 0.01 to 1"},
-		{"overload -jitter some", `it must be full, equal, decorrelated or none`},
-		{"overload -gate=maybe", `"maybe" for -gate: it must be true or false`},
 		{"overload -policy netflix", `-policy is "netflix": it must be a file or one of`},
 		{"overload -policy ./missing.json", "missing.json"},
 		{"overload -policy " + bad, "bad.json: "},
 		{"check -host fruad.internal -policy " + named, "named.json names fruad.internal: without -host, its policy for all hosts is checked"},
 		{"overload -nonsense", "nonsense"},
 		{"overload nonsense", `unexpected argument "nonsense"`},
-		{"overload -instances 3 -dead 4", "-dead is 4: it must be 0 to 3"},
 		{"storm -crowd mob", `-crowd is "mob": it must be passing, continuing or herd`},
-		{"contention -clients 0", "-clients is 0: it must be 1 to 100000"},
-		{"contention -trials -1", "-trials is -1"},
-		{"contention -attempt-timeout 1s", "attempt-timeout"},
-		{"contention -policy envoy", "-policy is envoy: it must be a retrip.Policy"},
-		{"stadium -max-wait -2s", "-max-wait is -2s: it must be positive"},
-		{"stadium -throttle-base -2s", "-throttle-base is -2s: it must be positive"},
-		{"stadium -refusal 500", "-refusal is 500: it must be 503 or 429"},
 		{"stadium -policy envoy", "-policy is envoy: it must be a retrip.Policy"},
-		{"hedge -table none", `-table is "none": it must be one of tails, load, recovery, failures, drift`},
+		{"hedge -table none", `-table is "none": it must be one of tails, load, recovery`},
 		{"hedge -only nothing", `-only is "nothing": no case contains it`},
-		{"hedge -hedge 7", "-hedge is 7: it must be"},
+		{"hedge -hedge 7", "Policy.Hedge is 7: it must be"},
 		{"check -queue -1s", "-queue is -1s: it must be 0 to 1m"},
 		{"check -loads 1.5", "-loads is 1.5: it must be more than 0 and less than 1: 0.7 is 70 % of the capacity"},
 		{"check -loads 0.7,1", "-loads is 1: it must be more than 0 and less than 1"},
@@ -138,12 +122,11 @@ func (fullDisk) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 // A command whose output is lost says so, and its exit status tells.
 func TestOutputFails(t *testing.T) {
 	few := map[string]string{
-		"check":      "-price=false -policy no-retries -lengths 1s -loads 0.7 -well 0",
-		"overload":   "-runs 1 -horizon 41s",
-		"storm":      "-policy full",
-		"contention": "-trials 1 -clients 10",
-		"stadium":    "-players 10000 -capacity 3000",
-		"hedge":      "-table failures -only 10 -clients 10 -runs 1",
+		"check":    "-price=false -policy no-retries -lengths 1s -loads 0.7 -well 0",
+		"overload": "-runs 1 -horizon 41s",
+		"storm":    "-policy full",
+		"stadium":  "-players 10000 -capacity 3000",
+		"hedge":    "-only 5 -clients 10 -runs 1",
 	}
 	list := []string{"", "help"}
 	for _, c := range commands {
@@ -160,7 +143,7 @@ func TestOutputFails(t *testing.T) {
 
 // Every command prints its table as JSON, too.
 func TestJSON(t *testing.T) {
-	for _, args := range []string{"overload -runs 1 -horizon 50s", "storm -policy full", "contention -trials 2 -clients 10", "stadium -players 10000 -capacity 3000", "hedge -table failures -only 10 -clients 10 -runs 1"} {
+	for _, args := range []string{"overload -runs 1 -horizon 50s", "storm -policy full", "stadium -players 10000 -capacity 3000", "hedge -only 5 -clients 10 -runs 1"} {
 		code, out, errs := call(t, args+" -json")
 		require.Zero(t, code, errs)
 		var all struct {
@@ -180,55 +163,13 @@ func TestPolicyFile(t *testing.T) {
 	require.Zero(t, code, errs)
 	assert.Regexp(t, `(?m)^mine +never`, out)
 	assert.Regexp(t, `(?m)^retrip +3 s`, out)
-	// A flag overrides the file.
-	_, out, _ = call(t, "overload -runs 1 -budget-size 5 -policy "+file)
-	assert.Regexp(t, `(?m)^mine +3 s`, out)
 }
 
-// Each flag that overrides a field of the policy sets that field.
-func TestOverrides(t *testing.T) {
-	f := newFlags("")
-	f.choice("retrip")
-	f.timeouts()
-	f.throttled()
-	args := "-max-attempts 7 -backoff-base 1s -backoff-cap 2s -jitter equal -budget-size 9 -max-wait 3s -gate -breaker-window 4s -breaker-min-volume 8 -breaker-open-for 5s -breaker-ratio 0.6 -attempt-timeout 6s -deadline 7s -throttle-base 8s"
-	require.NoError(t, f.parse(strings.Fields(args)))
-	list, err := f.load(sim.Overload().Policy.Retry)
-	require.NoError(t, err)
-	p := list[0].Retry
-	assert.Equal(t, []any{7, time.Second, 2 * time.Second, "equal", 9.0, 3 * time.Second, "on", 4 * time.Second, 8, 5 * time.Second, 0.6, 6 * time.Second, 7 * time.Second, 8 * time.Second},
-		[]any{p.MaxAttempts, p.Backoff.Base, p.Backoff.Cap, p.Backoff.Jitter.String(), p.Budget, p.MaxWait, p.Gate.Enabled.String(), p.Breaker.Window, p.Breaker.MinVolume,
-			p.Breaker.OpenFor, p.Breaker.Ratio, p.AttemptTimeout, p.Deadline, p.Backoff.ThrottleBase})
-}
-
-// Flags set what the origin asks of players, and whether players honour it.
-func TestStadiumFlags(t *testing.T) {
-	results := func(args string) sim.StadiumResult {
-		code, out, errs := call(t, "stadium -json -players 10000 -for 0s -capacity 2000 -retry-after 3s "+args)
-		require.Zero(t, code, errs)
-		var all struct{ Results []sim.StadiumResult }
-		require.NoError(t, json.Unmarshal([]byte(out), &all))
-		return all.Results[0]
-	}
-	plain := results("")
-	assert.Positive(t, plain.Retries)
-	assert.Zero(t, results("-max-wait 2s").Retries)
-	assert.Less(t, results("-gate").Fetches, plain.Fetches)
-	// soon counts the retries in the first second. Players retry later after a 429 without
-	// Retry-After than after such a 503, because of ThrottleBase.
-	const soon = "-retry-after 0s -at 0s -horizon 1s -refusal "
-	assert.Equal(t, results(soon+"503"), results(soon+"0"), "the default")
-	assert.Less(t, results(soon+"429").Retries, results(soon+"503").Retries)
-	assert.Less(t, results(soon+"429 -throttle-base 4s").Retries, results(soon+"429").Retries)
-	assert.Equal(t, results(soon+"429 -throttle-base -1ns"), results(soon+"503"))
-}
-
-// The note on slow recoveries uses the policies that run, with flags applied.
+// The note on slow recoveries uses the policies that run.
 func TestLawOfThePolicy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mine.json")
 	require.NoError(t, os.WriteFile(file, []byte(`{"max_attempts": 3, "budget": 70}`), 0o600))
 	for _, c := range []struct{ args, want string }{
-		{"-budget-size 50 -max-attempts 2", "retrip: when everything fails, the budget of a client stops its retries in about 4.29s"},
 		{"-policy " + file, "mine: when everything fails, the budget of a client stops its retries in about 5.93s"},
 		{"-policy no-retries,envoy,no-budget", ""},
 	} {
@@ -242,7 +183,7 @@ func TestLawOfThePolicy(t *testing.T) {
 // An interrupt shows the results so far, marked as partial, or says that there are
 // none.
 func TestInterrupt(t *testing.T) {
-	for _, args := range []string{"contention -trials 2 -clients 10,20", "check", "stadium -players 500000"} {
+	for _, args := range []string{"check", "stadium -players 500000"} {
 		var out, errs bytes.Buffer
 		ctx, cancel := context.WithCancel(t.Context())
 		f := newFlags("")
@@ -328,6 +269,8 @@ func TestCheck(t *testing.T) {
 	require.NoError(t, os.WriteFile(slow, []byte(`{"attempt_timeout": "2s"}`), 0o600))
 	hosts := filepath.Join(t.TempDir(), "hosts.json")
 	require.NoError(t, os.WriteFile(hosts, []byte(`{"hosts": {"*.example.com": {"attempt_timeout": "300ms", "deadline": "1s", "idempotent_methods": ["POST"]}}}`), 0o600))
+	trips := filepath.Join(t.TempDir(), "trips.json")
+	require.NoError(t, os.WriteFile(trips, []byte(`{"backoff": {"cap": "1s"}, "breaker": {"ratio": 0.5, "open_for": "60s"}}`), 0o600))
 	const short = " -lengths 1s -loads 0.7 -well 0"
 	for _, c := range []struct {
 		args, says string // all of the parts of says, divided by |
@@ -345,7 +288,7 @@ func TestCheck(t *testing.T) {
 		{"-clients 900 -lengths 10s,1s -loads 0.7 -well 0", "after 1s in which work takes 3.3 × as long, retrip is borderline, since it recovers in time with 7 of 15 seeds", 0, false},
 		{"-policy no-budget" + short, "no-budget passes with: budget 2", exitFailed, true},
 		{"-policy no-budget -clients 1 -rate 10" + short, "1 clients with 10 requests/s each", exitFailed, true},
-		{"-breaker-ratio 0.5 -breaker-open-for 60s" + short, "retrip passes with: breaker off", exitFailed, false},
+		{"-policy " + trips + short, "trips passes with: breaker off", exitFailed, false},
 		{"-well 0 -policy " + slow, "slow recovers as fast as without retries", 0, true}, // attempts of 2 s, so clients wait longer than a queue of 1 s
 		{"-gateway 300ms -policy " + hosts + short, "this is the policy for all hosts; " + hosts + " has 1 more|a gateway that answers 504 after 300ms, while the backend works on", 0, false},
 		{"-host api.example.com -policy " + hosts + short, "api.example.com follows the policy *.example.com of " + hosts +
@@ -399,7 +342,6 @@ func TestSizes(t *testing.T) {
 		"-rate 2100":               {0.7, 2100},
 		"-rate 1800 -load 0.9":     {0.9, 1800},
 		"-rate 2100 -service 20ms": {0.7, 2100},
-		"-rate 2100 -instances 3":  {0.7, 2100},
 		"-rate 2100 -workers 10":   {2.1, 2100},
 		"-load 0.9 -workers 20":    {0.9, 1800},
 		"-rate 700 -workers 0":     {0, 700},
@@ -415,7 +357,12 @@ func TestSizes(t *testing.T) {
 	}
 	s := sim.Overload()
 	s.Backend.Workers = 30
-	for args, want := range map[string]int{"": 3000, "-queue 2s": 6000, "-queue 1ms": 3, "-attempt-timeout 2s": 18_000, "-attempt-timeout -1ns": 3000} {
+	file := func(timeout string) string {
+		name := filepath.Join(t.TempDir(), "p.json")
+		require.NoError(t, os.WriteFile(name, []byte(`{"attempt_timeout": "`+timeout+`"}`), 0o600))
+		return "-policy " + name
+	}
+	for args, want := range map[string]int{"": 3000, "-queue 2s": 6000, "-queue 1ms": 3, file("2s"): 18_000, file("off"): 3000} {
 		for _, command := range []func(*flags) work{check, overload} {
 			f := newFlags("")
 			command(f)

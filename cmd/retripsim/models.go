@@ -12,72 +12,13 @@ import (
 	"github.com/retrip/retrip/internal/sim"
 )
 
-// contention runs writers of one row, for several sizes of the fleet.
-func contention(f *flags) work {
-	m := sim.ArticleContention()
-	clients := []int{10, 50, 100, 200}
-	f.names["Clients"], f.names["Policy"] = "clients", "policy"
-	f.Var(ints(&clients), "clients", "`numbers` of clients, each in a run of its own")
-	f.DurationVar(&m.Delay, f.field("delay", "Delay"), m.Delay, "mean delay of the network, each way")
-	f.DurationVar(&m.Deviation, f.field("deviation", "Deviation"), m.Deviation, "standard deviation of the network's delay, each way")
-	f.IntVar(&m.Trials, f.field("trials", "Trials"), m.Trials, "number of trials; the report shows their mean")
-	f.Uint64Var(&m.Seed, "seed", m.Seed, "seed of the random numbers")
-	f.choice("")
-	f.Lookup("policy").Usage += "; if empty, the five of the model: no-backoff, no-jitter, equal, full, decorrelated"
-	return func(ctx context.Context, progress func(float64)) (*report, error) {
-		policies := sim.Contenders()
-		if f.policies != "" {
-			var err error
-			if policies, err = f.load(m.Policy.Retry); err != nil {
-				return nil, err
-			}
-		}
-		r := &report{
-			title: fmt.Sprintf("one row, %d trials: calls, and seconds until all have written", m.Trials),
-			table: [][]string{{"policy"}},
-		}
-		for _, n := range clients {
-			r.table[0] = append(r.table[0], fmt.Sprintf("N = %d", n))
-		}
-		var results []*sim.ContentionResult
-		for _, p := range policies {
-			row := []string{p.Name}
-			for _, n := range clients {
-				m.Policy, m.Clients = p, n
-				before, all := float64(len(results)), float64(len(policies)*len(clients))
-				result, err := m.Run(ctx, func(done float64) { progress((before + done) / all) })
-				if err != nil {
-					if len(results) == 0 {
-						return nil, err
-					}
-					return r, err
-				}
-				results = append(results, result)
-				row = append(row, fmt.Sprintf("%.1f  %.3f s", result.Calls, result.Time.Seconds()))
-			}
-			r.table, r.json = append(r.table, row), results
-		}
-		return r, nil
-	}
-}
-
 // stadium runs players who lose their CDN.
 func stadium(f *flags) work {
 	m := sim.CupFinal()
 	f.IntVar(&m.Players, f.field("players", "Players"), m.Players, "number of players who watch")
-	f.DurationVar(&m.Interval, f.field("interval", "Interval"), m.Interval, "time between two segments of a player")
-	f.DurationVar(&m.Flight, f.field("flight", "Flight"), m.Flight, "round-trip time of a request")
-	f.DurationVar(&m.At, f.field("at", "At"), m.At, "time at which the CDN fails")
-	f.DurationVar(&m.For, f.field("for", "For"), m.For, "how long it fails")
 	f.Float64Var(&m.Capacity, f.field("capacity", "Capacity"), m.Capacity, "requests per second that the origin can serve")
-	f.DurationVar(&m.Burst, f.field("burst", "Burst"), m.Burst, "longest backlog that the origin accepts")
-	f.DurationVar(&m.RetryAfter, f.field("retry-after", "RetryAfter"), m.RetryAfter, "wait that a refusal asks for; 0 means none")
-	f.IntVar(&m.Refusal, f.field("refusal", "Refusal"), m.Refusal, "status of a refusal: 503 or 429; 0 is 503")
-	f.DurationVar(&m.RetryEvery, f.field("retry-every", "RetryEvery"), m.RetryEvery, "minimum time between two retries of a player")
-	f.DurationVar(&m.Horizon, f.field("horizon", "Horizon"), m.Horizon, "end of the simulated time")
 	f.Uint64Var(&m.Seed, "seed", m.Seed, "seed of the random numbers")
 	f.choice("retrip")
-	f.throttled()
 	f.names["Policy"] = "policy"
 	return func(ctx context.Context, progress func(float64)) (*report, error) {
 		policies, err := f.load(m.Policy.Retry)

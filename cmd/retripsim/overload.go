@@ -37,24 +37,13 @@ func overload(f *flags) work {
 	f.IntVar(&s.Backend.Workers, f.field("workers", "Backend.Workers"), s.Backend.Workers, "workers of the backend; 0 means unlimited")
 	f.DurationVar(&s.Backend.Service, f.field("service", "Backend.Service"), s.Backend.Service, "mean time to serve a request")
 	f.queue()
-	f.gateway(&s)
 	f.Float64Var(&s.Backend.Well, f.field("well", "Backend.Well"), s.Backend.Well, "share of requests that are always answered at once: those to another shard or tenant of the host; only the others count")
 	f.Float64Var(&s.Backend.BrokenShare, f.field("dead-route", "Backend.BrokenShare"), s.Backend.BrokenShare, "share of requests to a route that answers everything with 503")
-	f.BoolVar(&s.Trigger.Loses, "trigger-loses", s.Trigger.Loses, "as the trigger begins, all connections break: the attempts under way end with an error")
-	f.IntVar(&s.Backend.Instances, f.field("instances", "Backend.Instances"), s.Backend.Instances, "number of backends behind the name, each with -workers and -queue; 0 means one")
-	f.IntVar(&s.Backend.Dead, f.field("dead", "Backend.Dead"), s.Backend.Dead, "number of backends that fail every attempt at once")
 	f.Float64Var(&s.Backend.FailureRate, f.field("failures", "Backend.FailureRate"), s.Backend.FailureRate, "share of requests that get a 503 whatever the load")
-	f.BoolVar(&s.Backend.Silent, "silent", s.Backend.Silent, "these requests, and those to dead backends, get no answer instead")
 	f.DurationVar(&s.Trigger.At, f.field("trigger-at", "Trigger.At"), s.Trigger.At, "time at which the trigger of the overload begins")
 	f.DurationVar(&s.Trigger.For, f.field("trigger-for", "Trigger.For"), s.Trigger.For, "length of the trigger; 0 means none")
-	f.Float64Var(&s.Trigger.Slowdown, f.field("slowdown", "Trigger.Slowdown"), s.Trigger.Slowdown, "during the trigger, requests take this many times as long; 0 means no change")
-	f.Float64Var(&s.Trigger.Surge, f.field("surge", "Trigger.Surge"), s.Trigger.Surge, "during the trigger, this many times the requests arrive; 0 means no change")
-	f.Float64Var(&s.Trigger.FailureRate, f.field("trigger-failures", "Trigger.FailureRate"), s.Trigger.FailureRate, "during the trigger, this share of requests gets a 503 at once")
-	f.DurationVar(&s.Trigger.RetryAfter, f.field("trigger-retry-after", "Trigger.RetryAfter"), s.Trigger.RetryAfter, "wait that these answers ask for; 0 means none")
-	f.Float64Var(&s.Store.Size, f.field("account-size", "Store.Size"), s.Store.Size, "size of the fleet's account in tokens, for the policy account; 0 means 175")
 	f.DurationVar(&s.Horizon, f.field("horizon", "Horizon"), s.Horizon, "end of the simulated time")
 	f.Uint64Var(&s.Seed, "seed", s.Seed, "seed of the random numbers")
-	f.timeouts()
 	f.choice("retrip")
 	f.repeats(3)
 	return func(ctx context.Context, progress func(float64)) (*report, error) {
@@ -66,7 +55,7 @@ func overload(f *flags) work {
 			return nil, err
 		}
 		r := &report{
-			title: fmt.Sprintf("%d clients at %.0f %% load; %s from %v to %v", s.Fleet.Clients, 100*s.Load(), cause(s.Trigger), s.Trigger.At, s.Trigger.At+s.Trigger.For),
+			title: fmt.Sprintf("%d clients at %.0f %% load; brownout from %v to %v", s.Fleet.Clients, 100*s.Load(), s.Trigger.At, s.Trigger.At+s.Trigger.For),
 			table: [][]string{{"policy", "recovery", "answered/s during", "success", "attempts/request", "during", "peak/s", "at the end/s", "p50", "p99"}},
 			json:  groups,
 		}
@@ -74,17 +63,13 @@ func overload(f *flags) work {
 			r.table = append(r.table, loadRow(group))
 		}
 		if s.Trigger.For > 0 {
-			r.notes = append(r.notes, fmt.Sprintf("recovery: from the end of the %s until 95 %% of the arriving requests are answered; during: of the requests that arrive during the %[1]s, those answered, and the attempts made per request; peak: in one second", cause(s.Trigger)))
+			r.notes = append(r.notes, "recovery: from the end of the brownout until 95 % of the arriving requests are answered; during: of the requests that arrive during the brownout, those answered, and the attempts made per request; peak: in one second")
 		}
 		for _, group := range groups {
-			if share := s.Backend.BrokenShare; share > 0 {
+			if s.Backend.BrokenShare > 0 {
 				r.notes = append(r.notes, fmt.Sprintf("%s: the dead route gets %.2f attempts per request, and %.2f %% of the other requests succeed", group[0].Policy,
 					mid(group, func(r *sim.Result) float64 { return float64(r.DeadAttempts) / float64(max(1, r.DeadRequests)) }),
 					mid(group, func(r *sim.Result) float64 { return 100 * r.AliveRate() })))
-			}
-			if s.Trigger.Loses {
-				r.notes = append(r.notes, fmt.Sprintf("%s: %.0f requests lose their connection, of which %.0f %% succeed in the end", group[0].Policy,
-					mid(group, func(r *sim.Result) float64 { return float64(r.Lost) }), mid(group, saved)))
 			}
 			if group[0].StoreOperations > 0 {
 				r.notes = append(r.notes, fmt.Sprintf("%s: the store handles %.0f operations/s, and %.0f in its busiest second", group[0].Policy,
@@ -112,7 +97,7 @@ func (f *flags) size(s *sim.Scenario) error {
 	case f.given("rate") && f.given("workers") && f.loadShare > 0:
 		return errors.New("-load, -rate and -workers conflict: give two of them")
 	case f.given("rate") && !f.given("workers") && s.Arrivals.Rate > 0 && b.Service > 0:
-		want := s.Arrivals.Rate * (1 - b.Well) * b.Service.Seconds() / load / float64(max(1, b.Instances))
+		want := s.Arrivals.Rate * (1 - b.Well) * b.Service.Seconds() / load
 		if b.Workers = int(math.Round(want)); math.Abs(float64(b.Workers)-want) > 0.1*want {
 			return fmt.Errorf("-rate is %s: at %.0f %% load, a backend has %.2g workers; give -workers, or a longer -service", f.typed("rate", 0), 100*load, want)
 		}
@@ -160,21 +145,6 @@ func loadRow(group []*sim.Result) []string {
 		number("%.0f", func(r *sim.Result) float64 { return r.Steady }),
 		percentile(group, func(r *sim.Result) time.Duration { return r.P50 }),
 		percentile(group, func(r *sim.Result) time.Duration { return r.P99 })}
-}
-
-// cause names what a trigger does to the backend.
-func cause(t sim.Trigger) string {
-	switch {
-	case t.Slowdown > 0:
-		return "brownout"
-	case t.Surge > 0:
-		return "surge"
-	case t.FailureRate >= 1:
-		return "outage"
-	case t.FailureRate > 0:
-		return "partial outage"
-	}
-	return "brownout"
 }
 
 // bistable is the difference in percentage points between runs from which on

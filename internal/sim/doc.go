@@ -5,15 +5,13 @@
 // clients runs the decision code of [retrip.Transport] ([decide.Call]) on
 // virtual time.
 //
-// There are three models:
+// There are two models:
 //
 //   - [Scenario] is a fleet, arrivals, a backend, a trigger and a policy.
 //     [Overload] returns the most important one, a brownout that retries may
 //     prolong forever. [Storm] is an outage with a crowd of callers waiting for
 //     its end. [Faults] has failures that are independent of load.
 //     [RecoveryCheck] says whether a backend recovers under a policy.
-//   - [Contention] has optimistic writers of one row. It shows the effect of
-//     jitter.
 //   - [Stadium] has 25 million video players that lose their CDN for 100 ms.
 //
 // Runs are deterministic: the same model and seed give the same result on any

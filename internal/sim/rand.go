@@ -22,7 +22,7 @@ const (
 	streamService
 	streamFaults
 	streamDraws
-	streamNetwork
+	_
 	_
 	streamInstances
 	_

@@ -4,7 +4,6 @@
 package sim
 
 import (
-	"cmp"
 	"context"
 	"math/bits"
 	"net/http"
@@ -45,7 +44,6 @@ type Stadium struct {
 	Burst    time.Duration
 
 	RetryAfter time.Duration // of a refusal, which is rounded to seconds; 0 for none
-	Refusal    int           // the status of a refusal: 503 or 429. If 0, 503
 	RetryEvery time.Duration // the minimum time between two retries of one player
 	Horizon    time.Duration // the simulated time at which the run ends, at most an hour
 	Bin        time.Duration // the width of the intervals of [StadiumResult.Series]. If 0, 50 ms
@@ -110,7 +108,6 @@ func (m Stadium) valid() (*decide.Rules, retrip.Policy, error) {
 	c.number("Capacity", m.Capacity, 1, 1e9)
 	c.duration("Burst", m.Burst, 0, time.Hour)
 	c.duration("RetryAfter", m.RetryAfter, 0, time.Hour)
-	c.want(m.Refusal == 0 || m.Refusal == http.StatusServiceUnavailable || m.Refusal == http.StatusTooManyRequests, "Refusal", m.Refusal, "503 or 429")
 	c.duration("RetryEvery", m.RetryEvery, 0, time.Hour)
 	c.duration("Horizon", m.Horizon, time.Millisecond, time.Hour)
 	c.want(m.At+m.For <= m.Horizon, "At", m.At, "such that At + For is within the horizon, "+m.Horizon.String())
@@ -251,7 +248,7 @@ func (s *stadium) send(now int64) (o decide.Outcome, answered int64) {
 		s.full -= s.cost
 		s.result.Refused++
 		s.point(now).Refused++
-		o.Status, o.RetryAfter = cmp.Or(s.Refusal, http.StatusServiceUnavailable), s.RetryAfter
+		o.Status, o.RetryAfter = http.StatusServiceUnavailable, s.RetryAfter
 	}
 	return o, now + int64(s.Flight)
 }

@@ -143,7 +143,6 @@ func TestStadiumRefusesParameters(t *testing.T) {
 		"Capacity":   func(m *Stadium) { m.Capacity = 0 },
 		"Burst":      func(m *Stadium) { m.Burst = -1 },
 		"RetryAfter": func(m *Stadium) { m.RetryAfter = -1 },
-		"Refusal":    func(m *Stadium) { m.Refusal = 500 },
 		"RetryEvery": func(m *Stadium) { m.RetryEvery = -1 },
 		"Horizon":    func(m *Stadium) { m.Horizon = 0 },
 		"Policy":     func(m *Stadium) { m.Policy, _ = Preset("envoy", m.Policy.Retry) },
