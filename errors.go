@@ -6,7 +6,6 @@ package retrip
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"time"
 
@@ -16,22 +15,20 @@ import (
 	"github.com/retrip/retrip/internal/tell"
 )
 
-// Reason is the one cause of a retry or a give-up. Metrics, logs, hooks and
-// [Error] all use the same word for it.
+// Reason is the one cause of a retry or a give-up, for which metrics, logs, hooks and
+// [Error] all have the same word.
 type Reason string
 
-// Reasons for a retry.
 const (
+	// Reasons for a retry.
 	ReasonServerError Reason = "server_error" // a 5xx response
 	ReasonThrottled   Reason = "throttled"    // a refusal for the rate of requests: a 429, or what says the same
 	ReasonStatus      Reason = "status"       // another 4xx that the policy marks as retryable
 	ReasonPending     Reason = "pending"      // such a response below 400, which is no failure
 	ReasonTimeout     Reason = "timeout"      // the attempt timed out
 	ReasonError       Reason = "error"        // any other error
-)
 
-// Reasons to give up, although a retry might have helped.
-const (
+	// Reasons to give up, although a retry might have helped.
 	ReasonMaxAttempts       Reason = "max_attempts"        // the request has used all of Policy.MaxAttempts
 	ReasonNotIdempotent     Reason = "not_idempotent"      // the server might process the request twice
 	ReasonBodyNotReplayable Reason = "body_not_replayable" // the request body can't be replayed
@@ -59,19 +56,16 @@ type Error struct {
 	Attempts int    // number of attempts made; 0 if a breaker or gate refused the first
 	Reason   Reason // why no further attempt followed; empty if a retry can't fix the last error
 
-	// StatusCode and Header are those of the last response, whose body is gone, or zero.
-	// Header has at most 64 KiB: the smallest fields.
+	// StatusCode is that of the last response, which is gone; 0 if there was none.
 	StatusCode int
-	Header     http.Header
 
-	// RetryAfter is how long it takes until another request may help, after
-	// ReasonWaitTooLong, ReasonHostPaused and ReasonBreakerOpen; 0 if that isn't known.
+	// RetryAfter is the time until another request may help, after ReasonWaitTooLong,
+	// ReasonHostPaused and ReasonBreakerOpen; 0 if that isn't known.
 	RetryAfter time.Duration
 
-	// Err wraps the errors of the attempts, the last error first, for errors.Is and
-	// errors.As: of more than 16, the first eight, the last eight and a count of the
-	// others; of one before the last whose text is longer than 64 KiB, only a part of the
-	// text. It is nil if there was no error.
+	// Err wraps the errors of the attempts, the last one first: of more than 16, the first
+	// and the last eight and a count of the others; of one before the last whose text is
+	// longer than 64 KiB, only a part of the text. It is nil if there was no error.
 	Err error
 
 	last error // the most recent error in Err, for Timeout
@@ -81,8 +75,8 @@ type Error struct {
 // [redact.Error].
 const mostText = 4 << 10
 
-// Error describes on one line what happened, in a few KiB at most. The text contains
-// neither the userinfo nor the query of a URL.
+// Error describes what happened on one line of a few KiB at most, without the userinfo
+// and the query of a URL.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString("retrip: ")
@@ -145,7 +139,7 @@ func innerError(err error) (fault.Inner, bool) {
 
 // Error implements [tell.Owner].
 func (owner) Error(e *tell.Error) error {
-	made := &Error{Attempts: e.Attempts, Reason: wordOf(e.Reason), StatusCode: e.StatusCode, Header: e.Header, RetryAfter: e.RetryAfter, last: e.Last}
+	made := &Error{Attempts: e.Attempts, Reason: wordOf(e.Reason), StatusCode: e.StatusCode, RetryAfter: e.RetryAfter, last: e.Last}
 	if n := len(e.Errs); n > 0 {
 		joined := make([]error, n)
 		for i, err := range e.Errs {

@@ -12,9 +12,9 @@ import (
 	"github.com/retrip/retrip/internal/syntax"
 )
 
-// What isn't idempotent is retried only if no server has processed it (P6 in docs/promises.md):
-// by the error, see last.neverProcessed in package exchange, or by a status of Policy.Unprocessed.
-// decide.Rules.repeatable puts that together.
+// What isn't idempotent is retried only if no server has processed it (P6 in
+// docs/promises.md): by the error, see last.neverProcessed in package exchange, or by a
+// status of Policy.Unprocessed. decide.Rules.repeatable puts that together.
 
 // Idempotent reports whether sending req twice has the same effect as sending
 // it once: by its method (RFC 9110 §9.2.2), by a key, or because the policy

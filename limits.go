@@ -9,15 +9,14 @@ import (
 	"time"
 )
 
-// Off switches off what a field of a [Policy] describes, unless the comment of the
-// field or of its type says that it can't. Other negative values are errors.
+// Off switches off what a field of a [Policy] describes, unless its comment or that of
+// its type says that it can't. Other negative values are errors.
 const Off = -1
 
-// Switch is a field of a [Policy] that is [On], [Off] or, if 0, inherited. In
-// JSON, a Switch is true or false.
+// Switch is [On], [Off] or, if 0, inherited; in JSON, true or false.
 type Switch int8
 
-// On, as the value of a [Switch], switches on what the field describes.
+// On switches on what a field of a [Policy] describes.
 const On Switch = 1
 
 // String returns "on", "off", or "" for a Switch that inherits.
@@ -37,8 +36,7 @@ func (s Switch) String() string {
 // Backoff is the schedule of waits before retries. The ceiling of the wait before
 // retry n is min(Cap, Base·2^(n-1)). Jitter draws the wait, by default uniformly
 // between 0 and the ceiling: 0 – 100 ms before the first retry, 0 – 200 ms before
-// the second, and 0 – 10 s before the eighth and later ones. Fields that are 0 inherit,
-// as in [Policy].
+// the second, and 0 – 10 s before the eighth and later ones.
 type Backoff struct {
 	// Base is the ceiling of the first wait. Off retries at once, unless the
 	// server asks for a wait or ThrottleBase applies. The default is 100 ms.
@@ -53,8 +51,7 @@ type Backoff struct {
 	Jitter Jitter `json:"jitter"`
 }
 
-// Jitter is the randomness of a [Backoff]: the window from which each wait is
-// drawn uniformly. The zero Jitter inherits.
+// Jitter is the window of a [Backoff] from which each wait is drawn uniformly.
 type Jitter uint8
 
 const (
@@ -86,8 +83,7 @@ func (j Jitter) String() string {
 // fewer than Ratio of them fail, it closes, and otherwise it opens again. OpenFor should be
 // several times the interval between requests. A low Ratio turns a partial outage into a full one.
 //
-// The zero Breaker is off. A Breaker with any field set is on; fields that are
-// 0 inherit, as in [Policy]. Only Ratio can be Off, for no breaker.
+// A Breaker with any field set is on. Only Ratio can be Off, for no breaker.
 type Breaker struct {
 	// Ratio is the share of failures that opens the breaker, 0.01 to 1. The default is 0.8.
 	Ratio float64 `json:"ratio"`
@@ -99,15 +95,6 @@ type Breaker struct {
 	OpenFor time.Duration `json:"open_for"`
 }
 
-// BreakerState is the state of the breaker of a host, in [HostState].
-type BreakerState string
-
-const (
-	BreakerClosed   BreakerState = "closed"    // attempts go through
-	BreakerOpen     BreakerState = "open"      // attempts fail at once
-	BreakerHalfOpen BreakerState = "half-open" // a few attempts go through, as probes
-)
-
 // Gate makes all requests to a host that has refused one wait in one queue, first
 // come, first served. The gate closes for the time that the server names in a 429, a 503,
 // or a refusal for the rate in other words (P9 in docs/promises.md); then a single request
@@ -115,11 +102,9 @@ const (
 // long, the others follow at a pace that the gate learns, while the pace helps. Until then,
 // a refusal that names no time holds back only its own request. A request fails at once if
 // it would miss its deadline or if the server asks for a wait longer than Policy.MaxWait.
-// A gate is for a host that limits the rate of one process, or of a few.
-//
-// The zero Gate is off. Fields that are 0 or nil inherit, as in [Policy].
+// A gate is for a host that limits the rate of one or a few processes.
 type Gate struct {
-	// Enabled switches the gate on or off.
+	// Enabled switches the gate on or off. The default is off.
 	Enabled Switch `json:"enabled"`
 
 	// Key names the gate at which a request waits, for servers that limit each tenant

@@ -29,8 +29,8 @@ import (
 // ever holds a path or error from a request, or a host that isn't in Durations.
 // Counting can't fail and, without Durations, allocates nothing. docs/metrics.md
 // says what each metric counts and when its series appear and disappear. The zero
-// Metrics is ready to use. A Metrics is safe for concurrent use, and must not be
-// copied, nor its fields changed after the first use, such as its registration.
+// Metrics is ready to use. All methods are safe for concurrent use. A Metrics must not
+// be copied, nor its fields changed after the first use, such as its registration.
 type Metrics struct {
 	// Exemplar, if not nil, returns the labels of an exemplar for a request with the
 	// given context, such as the trace_id of its span, or nil for none. It is called
@@ -248,7 +248,7 @@ func (t *Transport) addHosts(m *Metrics, sums map[string]*[meter.Gauges]float64)
 		if state.PausedFor > 0 {
 			sum[meter.GaugePaused]++
 		}
-		if state.Breaker != BreakerClosed {
+		if state.Breaker != breakerClosed {
 			sum[meter.GaugeOpen]++
 		}
 	}

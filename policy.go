@@ -15,26 +15,20 @@ import (
 )
 
 // Policy says how to retry requests to a set of hosts. It is a plain value, to print,
-// store as JSON and reuse. The zero Policy is safe but has no time limit: set
-// AttemptTimeout, and Deadline unless every context has a deadline.
+// store as JSON and reuse.
 //
-// A field that is 0, "" or nil inherits its value: in [Transport.Hosts] from
-// Transport.Policy, in [WithPolicy] from the policy of the host, and in
-// Transport.Policy from the default that its comment names; without one, the field
-// is off or has no bound. A non-nil slice replaces the inherited one, even if empty,
-// and has at most 200 elements. Functions must be safe for concurrent use.
+// A field that is 0, "" or nil, also of a Backoff, Breaker or Gate, inherits its value:
+// in [Transport.Hosts] from Transport.Policy, in [WithPolicy] from the policy of the
+// host, and in Transport.Policy from the default that its comment names; without one,
+// the field is off or has no bound. A non-nil slice replaces the inherited one, even if
+// empty, and has at most 200 elements. Functions must be safe for concurrent use.
 //
-// # Attempts and waits
-//
-// MaxAttempts and MaxWait can't be Off. If a server asks for a wait longer than
-// MaxWait, the Transport gives up at once.
+// # Attempts
 //
 // AttemptTimeout and Deadline never cut off a body. AttemptTimeout should be at
 // least 1.5 times as long as a new connection and the usual response take together.
 // While attempts time out, successes that take longer than 0.7 of AttemptTimeout cost
 // tokens of the Budget.
-//
-// # Hedges
 //
 // If the first attempt of a GET, HEAD or OPTIONS without a body takes longer than
 // nearly all others at its host, Hedge sends a second one beside it, if possible over
@@ -60,11 +54,10 @@ import (
 //
 // # What may be repeated
 //
-// Unprocessed is for statuses that say that the host has not processed the request,
-// as most APIs do with 429. Idempotent runs once per request. Even so, the Transport
-// repeats a request that the server provably did not process, and net/http may repeat
-// a GET, HEAD, OPTIONS, TRACE or a request with a key after a dead pooled connection.
-// IdempotencyKey should be on only for hosts that document the header.
+// Idempotent runs once per request. Whatever it returns, the Transport repeats a request
+// that the server provably did not process, and net/http may repeat a GET, HEAD, OPTIONS,
+// TRACE or a request with a key after a dead pooled connection. IdempotencyKey is for
+// hosts that document the header.
 //
 // net/http makes hidden sends: it repeats some requests by itself, even
 // POSTs, and endlessly with some HTTP/2 servers. After ten sends, a derived attempt
@@ -74,18 +67,18 @@ import (
 //
 // # Response bodies
 //
-// If a body breaks within the first WholeBody bytes, the attempt fails like any
-// other. If no retry follows, the caller gets the response, whose body yields the
-// bytes read and then its error. The timeouts apply until the bytes have arrived.
-// WholeBody holds back slow streams, but not event streams and the like.
-// At most half a second after BodyIdleTimeout, the body fails with a timeout
-// error, or Resume continues it. BodyIdleTimeout needs a Base whose bodies end
-// with the request's context, as net/http's do.
+// If a body breaks within the first WholeBody bytes, the attempt fails like any other.
+// If no retry follows, the caller gets the response, whose body yields the bytes read
+// and then its error. The timeouts apply until the bytes have arrived. WholeBody holds
+// back slow streams, but not event streams and the like. At most half a second after
+// BodyIdleTimeout, the body fails with a timeout error, or Resume continues it.
+// BodyIdleTimeout needs a Base whose bodies end with the request's context, as
+// net/http's do.
 //
 // Resume uses Range and If-Range (RFC 9110 §14, §13.1.5). The response must have a
 // Content-Length, no Content-Encoding, and a strong ETag or an old enough
 // Last-Modified. Each continuation is a retry; where MaxAttempts or a budget allows
-// none, the body waits its turn. docs/downloads.md has all rules.
+// none, the body waits its turn. All rules are in docs/downloads.md.
 //
 // # Protection of the hosts
 //
@@ -96,24 +89,24 @@ import (
 // requests in a row whose retries failed (0.4 times Budget retries in a row, if the attempt
 // timed out). First attempts are never refused, so successes refill the budget; time alone
 // does so only after an hour without a failure. A larger Budget outlasts longer
-// outages, and prolongs an overload of a fleet (P14 in docs/promises.md).
+// outages, and prolongs an overload of a fleet (docs/promises.md, P14).
 //
 // FleetBudget, 1 to 1 000 000 tokens, should be about the number of requests
 // that all processes together send to the host in a quarter of a second, and the
-// same in every process. It has no effect without Transport.Fleet or if Budget
-// is Off.
+// same in every process. It needs Transport.Fleet and a Budget.
 //
 // RetryHeader names a header without another meaning, such as "Retry-Attempt",
 // so that an overloaded server can shed retries first. First attempts carry it
 // only on behalf of an incoming retry, with the context of a
 // [github.com/retrip/retrip/shed.Handler], whose count continues.
 type Policy struct {
-	// MaxAttempts bounds the attempts, including the first; 1 means no retries. The default is 4.
+	// MaxAttempts bounds the attempts, including the first; 1 means no retries. It can't be Off. The default is 4.
 	MaxAttempts int `json:"max_attempts"`
 	// Backoff is the schedule of waits before retries.
 	Backoff Backoff `json:"backoff"`
-	// MaxWait is the longest wait that a server may ask for. The default is 30 s. A random
-	// time is added: up to half of what it asks for, or to the ceiling of the backoff.
+	// MaxWait is the longest wait that a server may ask for; after a longer one, the Transport
+	// gives up at once. A random time is added: up to half of what it asks for, or to the
+	// ceiling of the backoff. MaxWait can't be Off. The default is 30 s.
 	MaxWait time.Duration `json:"max_wait"`
 	// AttemptTimeout bounds one attempt, up to the response headers.
 	AttemptTimeout time.Duration `json:"attempt_timeout"`
@@ -137,7 +130,8 @@ type Policy struct {
 	// IdempotentMethods lists methods to repeat, besides those of RFC 9110 §9.2.2 and QUERY (RFC 10008).
 	// With POST, an order whose response is lost is placed twice: use Unprocessed or IdempotencyKey.
 	IdempotentMethods []string `json:"idempotent_methods"`
-	// Unprocessed lists statuses, 400 to 599, after which to repeat a request whatever its method.
+	// Unprocessed lists statuses, 400 to 599, by which the host says that it has not processed
+	// the request, as most APIs do with 429: it is repeated whatever its method.
 	Unprocessed []int `json:"unprocessed"`
 	// Idempotent, if not nil, decides instead of method and key whether to repeat a request.
 	Idempotent func(*http.Request) bool `json:"-"`
@@ -189,7 +183,7 @@ const noRetryHeader = "off"
 // WithPolicy returns a context whose requests follow p. Unset fields of p inherit
 // from the policy of an enclosing WithPolicy, and then from that of the host.
 // Budgets, breakers and gates belong to the host, so p may only switch them off.
-// RoundTrip returns an error if p is invalid. The slices in p must not be changed.
+// RoundTrip refuses an invalid p. Its slices must not change.
 func WithPolicy(ctx context.Context, p Policy) context.Context {
 	next := &override{policy: &p, from: incoming.Of(ctx), limits: p.MaxAttempts != 0}
 	if o := overrideOf(ctx); o != nil {
@@ -236,10 +230,9 @@ func overrideOf(ctx context.Context) *override {
 
 // Peek returns the first n bytes of the body of resp without consuming them, for
 // Policy.Classify: some services report an error inside a 200. There are fewer if the
-// body ends or, without a Content-Length, sends nothing for 100 ms, and none without a
-// body, after a 101 or if n isn't positive. If the body broke, Peek returns its error,
-// as a later Read does. The bytes are read-only, and valid until the body is read.
-// Nobody else may use resp meanwhile.
+// body ends or, without a Content-Length, sends nothing for 100 ms, and none after a
+// 101. If the body broke, Peek returns its error, as a later Read does. The bytes are
+// read-only, and valid until the body is read; nobody else may use resp meanwhile.
 func Peek(resp *http.Response, n int) ([]byte, error) {
 	if n <= 0 || resp == nil || !body.In(resp.Request, resp) {
 		return nil, nil

@@ -58,8 +58,8 @@ func nameInJSON(path string) string {
 // all hosts, and a member "hosts" with an object of policies by pattern, as in
 // Transport.Hosts. The JSON of a single Policy is valid input. If anything is
 // wrong, LoadPolicies returns no policies, and the error names line, field and
-// value of each mistake, up to 20, and conflicts of fields that are valid on their
-// own once there is no other. An example is {"max_attempts": 3, "hosts": {"*.example.com": {"attempt_timeout": "off"}}}.
+// value of up to 20 mistakes and, once there are none, of conflicts between fields.
+// An example is {"max_attempts": 3, "hosts": {"*.example.com": {"attempt_timeout": "off"}}}.
 func LoadPolicies(r io.Reader) (Policy, map[string]Policy, error) {
 	data, err := io.ReadAll(r)
 	if err != nil {

@@ -23,9 +23,9 @@ import (
 )
 
 // Validate reports the mistakes in the fields of t, for program start and for tests: the
-// error names the host, field and value of each. RoundTrip and SetPolicies refuse the same
-// policies. After the first request, Validate also reports the fields that have changed,
-// which is too late. From the first call of any method on, t.Metrics exports its series.
+// error names the host, field and value of each. RoundTrip refuses the same policies. After
+// the first request, Validate also reports the fields that have changed, which is too late.
+// From the first call of any method on, t.Metrics exports its series.
 func (t *Transport) Validate() error {
 	t.start()
 	_, err := compile(t.Policy, t.Hosts)
@@ -49,13 +49,10 @@ func (t *Transport) wrongBase() error {
 	return nil
 }
 
-// Advice returns a sentence for each thing that is valid, but seldom meant: a policy has no
-// AttemptTimeout or Deadline, and Base no ResponseHeaderTimeout; attempts and waits can't fit
-// the Deadline, even if no server sends Retry-After or a 429; a Deadline has no
-// AttemptTimeout, so an attempt without an answer takes all of it; many attempts have hardly
-// any Backoff; its Cap cuts ThrottleBase; all hosts' POSTs or PATCHes may run twice; Base is, or
-// wraps, a Transport, so the attempts multiply; the calls of a dialect's API are POSTs, which
-// the policy never repeats.
+// Advice returns a sentence for each thing that is valid, but seldom meant: a policy without
+// a time limit, a Deadline that attempts and waits can't fit or that one attempt may use up,
+// many attempts with hardly any Backoff, a Cap that cuts ThrottleBase, POSTs or PATCHes to all hosts that may run twice, a
+// Base that retries too, or a dialect for POSTs that the policy never repeats.
 func (t *Transport) Advice() (sentences []string) {
 	if m, err := compile(t.Policy, t.Hosts); err == nil {
 		base, _ := t.Base.(*http.Transport)

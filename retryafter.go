@@ -25,9 +25,8 @@ import (
 // delay-seconds or one of the three forms of an HTTP date (RFC 9110 §10.2.3, §5.6.7).
 // A date counts from the Date of the response and its Age, or from now if there is no
 // Date. A date in the past yields 0, and a value too large for a duration the longest
-// duration. Malformed values are ignored, although the Transport understands some.
-// Among several values, in lines of their own or joined by commas, the longest wait
-// of the first 100 wins.
+// duration. Malformed values are ignored, although the Transport understands some. Of
+// several, the longest of the first 100 wins.
 func ParseRetryAfter(h http.Header, now time.Time) (time.Duration, bool) {
 	return dialect.RetryAfter(h, now)
 }

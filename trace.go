@@ -18,8 +18,7 @@ import (
 
 // Trace is a set of hooks that run at the stages of a request. Any may be nil.
 // Different requests may run a hook concurrently. A hook runs in the goroutine of
-// RoundTrip, unless its comment says otherwise, and must not keep or change its
-// argument.
+// RoundTrip, unless its comment says otherwise, and must not keep or change an Event.
 //
 // The hooks of one request run in this order: Attempt for the first attempt;
 // Hedge, if there was one; Retry and Attempt for each retry; at most one GiveUp;
@@ -52,19 +51,17 @@ type Event struct {
 	Policy  string        // pattern in Transport.Hosts that the request follows, or "default"
 	Attempt int           // number of the attempt that begins or, in other hooks, of the last one made; the first is 1, and 0 means none yet
 
-	// StatusCode, Header and Err are the outcome of the last attempt. If the
-	// body of a response broke or came too late, all are set. Header is read-only. Of
-	// a response that has been discarded, it has at most 64 KiB: the smallest fields.
+	// StatusCode, Header and Err are the outcome of the last attempt. If a response came
+	// too late or its body broke, StatusCode and Err are set. Header is read-only, and
+	// nil once the response is gone: Retry is the hook that sees each.
 	StatusCode int
 	Header     http.Header
 	Err        error
 	Kind       string // kind of Err, as in HostState.LastError, or "canceled"; empty if Err is nil
 
-	// Reason says why the Transport retries or gives up, and is empty in Done if it
-	// didn't give up. In Resume, Reason is "continued" or says why the body can't be
-	// continued, and Offset is how many bytes of the representation the reader has.
+	// Reason says why the Transport retries or gives up, and is empty in Done if it didn't
+	// give up. In Resume, it is "continued" or says why the body can't be continued.
 	Reason Reason
-	Offset int64
 
 	// Wait is the planned wait before the next attempt, and FromServer says whether a
 	// server asked for it. At a gate, Wait is the time for which the gate holds all
@@ -79,9 +76,10 @@ type Event struct {
 	maxWait time.Duration // the policy's MaxWait if it is the reason to give up; 0 otherwise
 	why     Reason        // for the log: why the last attempt that failed did, or the kind of its error if no retry can fix it; empty for none and for nothing to log
 	failed  bool          // in Done: no retry can fix the outcome
+	offset  int64         // in Resume, for the log: how many bytes of the representation the reader has
 }
 
-// URL returns the URL of e.Request without userinfo and query, as in the log: its first KiB.
+// URL returns the first KiB of e.Request's URL, without userinfo and query.
 func (e Event) URL() string { return redact.URL(e.Request.URL) }
 
 // WithTrace returns a context whose requests run the hooks of t after those of
@@ -114,7 +112,7 @@ type owner struct{ t *Transport }
 // Report implements [tell.Owner].
 func (o owner) Report(own tell.Override, stage tell.Stage, r tell.Report) {
 	e := Event{Request: r.Request, Policy: r.Policy, Attempt: r.Attempt, StatusCode: r.StatusCode, Header: r.Header, Err: r.Err, Kind: r.Kind,
-		Reason: Reason(r.Reason), Offset: r.Offset, Wait: r.Wait, FromServer: r.FromServer, Sends: r.Sends, Elapsed: r.Elapsed,
+		Reason: Reason(r.Reason), offset: r.Offset, Wait: r.Wait, FromServer: r.FromServer, Sends: r.Sends, Elapsed: r.Elapsed,
 		maxWait: r.MaxWait, why: Reason(r.Why), failed: r.Failed}
 	o.t.Trace.run(stage, e)
 	if by, _ := own.(*override); by != nil {
@@ -199,7 +197,7 @@ func attrsOf(h tell.Stage, e Event) []slog.Attr {
 		attrs = append(attrs, slog.String("error", redact.Error(e.Err)))
 	}
 	if h == tell.Resumes {
-		attrs = append(attrs, slog.Int64("offset", e.Offset))
+		attrs = append(attrs, slog.Int64("offset", e.offset))
 	}
 	if h == tell.Retries || h == tell.Hedged || h == tell.GivesUp && e.Wait > 0 {
 		attrs = append(attrs, slog.Duration("wait", e.Wait))

@@ -24,9 +24,9 @@ import (
 
 // Transport is an [http.RoundTripper] that retries failed requests where a
 // retry is safe and useful, and the server can bear it. The zero value is ready to
-// use. Fields may be set until the first request, and not changed from then on, which
-// Validate reports; [Transport.SetPolicies] changes policies at run time. All methods
-// are safe for concurrent use. A Transport must not be copied.
+// use. Fields may be set until the first request, and not changed from then on;
+// [Transport.SetPolicies] changes policies at run time. All methods are safe for
+// concurrent use. A Transport must not be copied.
 //
 // In the first attempt, Base gets the caller's own request, unless the attempt
 // is derived: Base then gets a shallow copy of the request with a context of
@@ -93,11 +93,10 @@ type settings struct {
 
 // RoundTrip sends req, retrying until it gets a final answer or a rule forbids
 // another attempt. If RoundTrip gives up with a response in hand, it returns
-// that response and a nil error; for its errors, see [Error]. If t's policies,
-// or a policy from [WithPolicy], are invalid, the error names each field and
-// value, and nothing is sent. RoundTrip always closes the request body, but may
-// do so after it has returned. It leaves a file or [io.SectionReader] where the
-// last attempt has read to. It implements [http.RoundTripper].
+// that response and a nil error; for its errors, see [Error]. If a policy is
+// invalid, the error names each field and value, and nothing is sent. RoundTrip
+// always closes the request body, but may do so after it has returned. It leaves
+// a file or [io.SectionReader] where the last attempt left it.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	s := t.settings.Load()
 	if s == nil || !s.begun {
@@ -225,9 +224,8 @@ func watch(base *http.Transport) (w attempt.Watch) {
 }
 
 // SetPolicies replaces the policies for requests that begin after the call. Hosts
-// keep their state, and the fields Policy and Hosts their values; see
-// [Transport.Policies]. If a policy is invalid, SetPolicies changes nothing, and the
-// error names what is wrong.
+// keep their state, and the fields Policy and Hosts their values. If a policy is
+// invalid, SetPolicies changes nothing, and the error is that of Validate.
 func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 	m, err := compile(policy, hosts)
 	if err != nil {
@@ -245,7 +243,7 @@ func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 
 // CloseIdleConnections closes the idle connections of Base, if Base has such a method,
 // and those that retries and hedges have left beside Base, also if an earlier call
-// found them in use. Transport never closes connections of Base by itself.
+// found them in use. Nothing else closes connections of Base.
 func (t *Transport) CloseIdleConnections() {
 	t.tables.Spares.Close()
 	base := t.Base

@@ -42,16 +42,15 @@ type last struct {
 func (l *last) show() tell.Shown {
 	s := tell.Shown{Kept: l.kept, Err: l.failure()}
 	if l.resp != nil {
-		s.Response = tell.Response{Status: l.resp.StatusCode, Header: l.resp.Header}
+		s.Status, s.Header = l.resp.StatusCode, l.resp.Header
 	}
 	return s
 }
 
-// forget drops the response, but for what is shown of it, and returns it: the caller must
-// discard it.
+// forget drops the response, but for its status, and returns it: the caller must discard it.
 func (l *last) forget() *http.Response {
 	resp := l.resp
-	l.kept.Response = tell.ShownOf(resp)
+	l.kept.Status = resp.StatusCode
 	l.resp, l.inHand = nil, false
 	return resp
 }
@@ -171,7 +170,7 @@ func (x *journey) classifyFailure(came *http.Response, err error) {
 	}
 	x.readRetryAfter(o.Lost, came.Header)
 	if l.resp == nil {
-		l.kept.Response = tell.ShownOf(came)
+		l.kept.Status = came.StatusCode
 	}
 }
 

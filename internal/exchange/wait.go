@@ -95,11 +95,11 @@ func (x *exchange) wait() decide.Kind {
 // beginRetry tells that the wait before a retry begins. Of the last attempt, which nobody needs
 // during a wait that may be long, it keeps only what hooks and errors show.
 func (x *journey) beginRetry() {
-	if x.last.broken != nil {
-		x.last.err, x.last.broken = x.last.failure(), nil
-		body.Dismiss(x.last.forget())
-	}
 	l, s := &x.last, x.last.show()
+	if l.broken != nil {
+		l.err, l.broken = l.failure(), nil
+		body.Dismiss(l.forget())
+	}
 	x.tell.Retrying(&x.event.Outcome, &s)
 	next := last{resp: l.resp, err: s.Err, inHand: l.inHand, kept: l.kept}
 	if l.inHand {

@@ -136,9 +136,9 @@ func (t *Teller) Fail(h *host.Entry, o *decide.Outcome, last *Shown, cause, gone
 		last.Err = cause
 		t.Add(cause)
 	}
-	t.keep(&last.Response)
+	t.keep(last.Status)
 	t.Done(h, o, last, waits)
-	return t.Owner.Error(&Error{Attempts: int(t.Attempts), Reason: t.reason, StatusCode: t.response.Status, Header: t.response.Header, RetryAfter: t.wait, Errs: t.errs, Last: last.Err})
+	return t.Owner.Error(&Error{Attempts: int(t.Attempts), Reason: t.reason, StatusCode: t.status, RetryAfter: t.wait, Errs: t.errs, Last: last.Err})
 }
 
 // blame returns what to add to the error of the last attempt if that doesn't say why the caller

@@ -54,8 +54,8 @@ type Teller struct {
 	gateSince time.Duration // instant at which the wait at the gate began; 0: there is none
 	wait      time.Duration // before the retry after the last attempt, or what Error.RetryAfter is
 
-	errs     []error  // of attempts, in order; see Add
-	response Response // the last one of an earlier attempt
+	errs   []error // of attempts, in order; see Add
+	status int     // of the last response to an earlier attempt
 
 	// Together these take little space.
 	failure    host.Failure  // of the last attempt that failed; zero: none
@@ -78,7 +78,7 @@ func (t *Teller) Begin(r Request, own bool) {
 // Sending tells that the next attempt begins. last is what was kept of the one before.
 func (t *Teller) Sending(attempt int, last *Kept) {
 	t.Attempts = int32(attempt)
-	t.keep(&last.Response)
+	t.keep(last.Status)
 	if t.Hooked {
 		t.report(AttemptBegins, Report{Elapsed: t.Now() - t.Entered})
 	}
