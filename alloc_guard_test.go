@@ -314,14 +314,14 @@ func TestWaiting_Chain(t *testing.T) {
 		stacks = stacks[:runtime.Stack(stacks, true)]
 		var chain []string
 		for goroutine := range strings.SplitSeq(string(stacks), "\n\n") {
-			if !strings.Contains(goroutine, ".sleep(") {
+			if !strings.Contains(goroutine, "caller.Sleep(") {
 				continue
 			}
 			for _, m := range regexp.MustCompile(`(?m)^\S+/internal/(.+)\(`).FindAllStringSubmatch(goroutine, -1) {
 				chain = append(chain, m[1])
 			}
 		}
-		assert.Equal(t, []string{"exchange.(*place).sleep", "exchange.(*exchange).wait", "exchange.(*exchange).run", "exchange.begin", "exchange.Do"}, chain)
+		assert.Equal(t, []string{"caller.Sleep", "exchange.(*exchange).wait", "exchange.(*exchange).run", "exchange.begin", "exchange.Do"}, chain)
 		cancel()
 		synctest.Wait()
 	})

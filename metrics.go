@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/retrip/retrip/internal/breaker"
-	"github.com/retrip/retrip/internal/exchange"
+	"github.com/retrip/retrip/internal/download"
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/meter"
 	"github.com/retrip/retrip/internal/resume"
@@ -299,7 +299,7 @@ var (
 
 	// The results for a response body that has broken: continued, or the reason
 	// why not.
-	resumeResults = append([]Reason{exchange.Continued, resume.RefusedMethod, resume.RefusedStatus, resume.RefusedEncoded, resume.RefusedMultipart, resume.RefusedTrailers, resume.RefusedLength,
+	resumeResults = append([]Reason{download.Continued, resume.RefusedMethod, resume.RefusedStatus, resume.RefusedEncoded, resume.RefusedMultipart, resume.RefusedTrailers, resume.RefusedLength,
 		resume.RefusedRanges, resume.RefusedValidator, resume.RefusedContentRange, resume.RefusedChanged, resume.RefusedCost, resume.RefusedProgress, resume.RefusedError}, giveUpReasons...)
 )
 

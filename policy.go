@@ -15,7 +15,8 @@ import (
 )
 
 // Policy says how to retry requests to a set of hosts. It is a plain value, to print,
-// store as JSON and reuse.
+// store as JSON and reuse. The zero Policy is safe but has no time limit: set
+// AttemptTimeout, and Deadline unless every context has a deadline.
 //
 // A field that is 0, "" or nil, also of a Backoff, Breaker or Gate, inherits its value:
 // in [Transport.Hosts] from Transport.Policy, in [WithPolicy] from the policy of the

@@ -15,6 +15,7 @@ import (
 
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/download"
 	"github.com/retrip/retrip/internal/exchange"
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/host"
@@ -95,8 +96,8 @@ type settings struct {
 // another attempt. If RoundTrip gives up with a response in hand, it returns
 // that response and a nil error; for its errors, see [Error]. If a policy is
 // invalid, the error names each field and value, and nothing is sent. RoundTrip
-// always closes the request body, but may do so after it has returned. It leaves
-// a file or [io.SectionReader] where the last attempt left it.
+// always closes the request body, perhaps after it has returned. It leaves a file
+// or [io.SectionReader] where the last attempt has read to.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	s := t.settings.Load()
 	if s == nil || !s.begun {
@@ -123,10 +124,14 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	//	finish   return the last outcome (result.go)
 	// In the machine, judge decides after an attempt: final, plan and payBudget say why there is
 	// no other. admit decides before one. tell.Teller reports (internal/tell).
-	if o == nil { // an Override that holds a nil pointer isn't nil
-		return exchange.Do(&s.Env, &r.Config, req, nil)
+	var override tell.Override // one that holds a nil pointer isn't nil
+	if o != nil {
+		override = o
 	}
-	return exchange.Do(&s.Env, &r.Config, req, o)
+	if r.Resume > 0 {
+		return download.Do(&s.Env, &r.Config, req, override)
+	}
+	return exchange.Do(&s.Env, &r.Config, req, override)
 }
 
 // start returns t's settings. Until a request begins, it makes them anew from the fields
@@ -223,9 +228,9 @@ func watch(base *http.Transport) (w attempt.Watch) {
 	return w
 }
 
-// SetPolicies replaces the policies for requests that begin after the call. Hosts
-// keep their state, and the fields Policy and Hosts their values. If a policy is
-// invalid, SetPolicies changes nothing, and the error is that of Validate.
+// SetPolicies replaces the policies for requests that begin after the call. Hosts keep
+// their state, and the fields Policy and Hosts their values. If a policy is invalid,
+// nothing changes, and the error is that of Validate.
 func (t *Transport) SetPolicies(policy Policy, hosts map[string]Policy) error {
 	m, err := compile(policy, hosts)
 	if err != nil {

@@ -9,12 +9,12 @@ import (
 	"encoding/base64"
 	"fmt"
 	"html/template"
+	"math"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/internal/budget"
 )
 
 //go:embed page.html
@@ -36,13 +36,13 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 		if s.Size == 0 {
 			return "unlimited"
 		}
-		return fmt.Sprintf("%s of %s", budget.Text(s.Tokens), budget.Text(s.Size))
+		return fmt.Sprintf("%s of %s", tokens(s.Tokens), tokens(s.Size))
 	},
 	"fleet": func(s retrip.HostState) string {
 		if s.FleetSize == 0 {
 			return ""
 		}
-		return fmt.Sprintf("%s of %s of the fleet's", budget.Text(s.FleetTokens), budget.Text(s.FleetSize))
+		return fmt.Sprintf("%s of %s of the fleet's", tokens(s.FleetTokens), tokens(s.FleetSize))
 	},
 	"exhausted": exhausted,
 	"inARow":    inARow,
@@ -109,4 +109,14 @@ func runbook(of retrip.Reason) string {
 		section = "retripthrottled"
 	}
 	return "https://github.com/retrip/retrip/blob/main/docs/runbook.md#" + section
+}
+
+// tokens writes a number of tokens for people: in full, and with two decimals at most, or
+// none from 100 tokens on.
+func tokens(n float64) string {
+	decimals := 100.0
+	if n >= 100 {
+		decimals = 1
+	}
+	return strconv.FormatFloat(math.Round(n*decimals)/decimals, 'f', -1, 64)
 }

@@ -324,3 +324,9 @@ func TestTemplateStaysOut(t *testing.T) {
 	assert.NotContains(t, string(out), "html/template")
 	assert.NotContains(t, string(out), "retrip/statuspage")
 }
+
+func TestTokens(t *testing.T) {
+	for n, want := range map[float64]string{0: "0", 5: "5", 4.5: "4.5", 0.7000001: "0.7", 2.345678: "2.35", 99.999: "100", 123.4: "123", 10_000: "10000", 9999.5: "10000", 1e6: "1000000"} {
+		assert.Equal(t, want, tokens(n), n)
+	}
+}

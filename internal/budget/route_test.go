@@ -112,9 +112,3 @@ func TestDebt_Routes(t *testing.T) {
 	assert.Zero(t, spend(7))
 	assert.Equal(t, budget.RouteFailing, spend(1001))
 }
-
-func TestText(t *testing.T) {
-	for tokens, want := range map[float64]string{0: "0", 5: "5", 4.5: "4.5", 0.7000001: "0.7", 2.345678: "2.35", 99.999: "100", 123.4: "123", 10_000: "10000", 9999.5: "10000", 1e6: "1000000"} {
-		assert.Equal(t, want, budget.Text(tokens), tokens)
-	}
-}

@@ -412,3 +412,19 @@ func (c *Call) endUnsent(r *Rules, h *host.Record, why Kind, a *Action) {
 	a.Tokens, c.fleetPaid = account.Refund(c.fleetPaid, false), 0
 	c.retry = retry{}
 }
+
+// readyIn returns how long it takes until the host may take what it can't take now, for a
+// reason to give up after e, or 0 if nobody knows. The reason is h's, so h isn't nil.
+func (c *Call) readyIn(h *host.Record, e *Event, reason Reason, now time.Duration) time.Duration {
+	switch reason {
+	case BreakerOpen:
+		return h.Guards.Breaker.OpenFor(now)
+	case WaitTooLong, HostPaused:
+		wait := max(h.PausedFor(now), c.ticket.RetryAfterLeft(now))
+		if e.Kind == Ended {
+			wait = max(wait, e.Outcome.RetryAfter)
+		}
+		return wait
+	}
+	return 0
+}

@@ -81,14 +81,6 @@ type Program interface {
 	Classify(*http.Request, *http.Response, error) decide.Verdict
 }
 
-// turns returns the rule for the turns of bodies that wait.
-func (cfg *Config) turns() turns.Rule {
-	return turns.Rule{
-		Cap:  max(1, min(max(turns.CapLeast, cfg.Backoff.Cap), cfg.Resume/4)),
-		Slow: time.Duration(turns.SlowShare * float64(max(0, cfg.AttemptTimeout))),
-	}
-}
-
 // isNetHTTP reports whether base is a transport of net/http.
 func isNetHTTP(base http.RoundTripper) bool {
 	switch base.(type) {

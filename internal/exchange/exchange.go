@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/retrip/retrip/internal/caller"
 	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
@@ -37,7 +38,7 @@ type exchange struct {
 // What belongs to the last attempt is in last, which is reset as a whole.
 type journey struct {
 	place
-	payload    payload
+	payload    replay.Payload
 	last       last
 	event      decide.Event // the last
 	cause      error        // an error that isn't the outcome of an attempt: why the caller has gone, or the error of GetBody
@@ -50,7 +51,7 @@ type journey struct {
 // init begins x, for a request that follows cfg. Only ofBody and idempotent may be set before.
 func (x *exchange) init(env *Env, cfg *Config, req *http.Request, kind replay.Kind, override tell.Override) {
 	x.env, x.cfg, x.rules, x.req = env, cfg, &cfg.Rules, req
-	x.payload.kind = kind
+	x.payload.Kind = kind
 	x.tell.Begin(tell.Request{Desk: &env.Desk, Policy: &cfg.Policy, Req: req, Override: override}, !x.ofBody)
 	if x.tell.Hooked || cfg.Metrics.Timed() {
 		x.tell.Entered = x.now()
@@ -113,12 +114,12 @@ func (x *exchange) enter(from decide.Kind) decide.Kind {
 		x.key = x.cfg.Program.NewKey(x.req.Header)
 		x.idempotent = x.key != ""
 	}
-	if x.payload.kind >= replay.Gotten {
-		x.payload.open(x.cfg, x.req)
+	if x.payload.Kind >= replay.Gotten {
+		x.payload.Open(x.req, x.cfg.MaxAttempts <= 1, x.cfg.MaxReplayBody)
 	}
 	switch from {
 	case decide.Began:
-		if gone := x.gone(); gone != nil {
+		if gone := caller.Gone(x.req); gone != nil {
 			return x.recordGone(gone)
 		}
 		if x.cfg.Breaker != nil || x.cfg.Gate {
@@ -200,8 +201,8 @@ func (x *exchange) completeEvent() {
 		o.Took = x.last.decided - x.last.began
 	}
 	// settle ends the hold, once it is decided whether there is another attempt.
-	once := x.payload.once
-	o.Replay = (once == nil || once.Hold()) && !x.faulty()
+	once := x.payload.Once
+	o.Replay = (once == nil || once.Hold()) && !x.payload.AtFault()
 }
 
 // describeFailure tells the host how the last attempt has failed. It must not be inlined, to
@@ -215,7 +216,7 @@ func (x *exchange) describeFailure() {
 // settle carries out what a means for the body of the last attempt, and what o, its outcome, for
 // other requests though a caller has gone.
 func (x *exchange) settle(o *decide.Outcome, a *decide.Action) {
-	if once := x.payload.once; once != nil && x.host != nil {
+	if once := x.payload.Once; once != nil && x.host != nil {
 		// The fleet may still forbid the retry, and the upload must then go on.
 		once.Release(a.Do == decide.Sleep || a.Do == decide.Queue)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/retrip/retrip/internal/attempt"
+	"github.com/retrip/retrip/internal/caller"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/replay"
@@ -34,7 +35,7 @@ func (f *first) plain(env *Env, cfg *Config, req *http.Request) bool {
 		return false
 	}
 	ctx := req.Context()
-	return req.URL != nil && legacyCancel(req) == nil && ctx.Err() == nil && !attempt.ChecksInterim(ctx)
+	return req.URL != nil && caller.LegacyCancel(req) == nil && ctx.Err() == nil && !attempt.ChecksInterim(ctx)
 }
 
 // first is a plain first attempt: Base gets the caller's own request.
@@ -108,11 +109,7 @@ func begin(env *Env, cfg *Config, req *http.Request, override tell.Override, f *
 		x.adopt(f)
 		what = decide.Ended
 	}
-	resp, err := x.run(what)
-	if cfg.Resume > 0 && resp != nil {
-		x.join()
-	}
-	return resp, err
+	return x.run(what)
 }
 
 // adopt makes f the first attempt of x.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/retrip/retrip/internal/account"
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/caller"
 	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/hostkey"
@@ -62,7 +63,7 @@ func (x *place) awaitFleet(host hostkey.Key, answer <-chan struct{}) (gone error
 	most, now := account.OpTimeout, x.env.Now()
 	left := x.call.TimeLeft(now)
 	timer := time.NewTimer(min(most, left))
-	if gone := x.sleep(timer, answer); gone != nil {
+	if gone := caller.Sleep(x.req, timer, answer); gone != nil {
 		return gone
 	}
 	if x.env.Now()-now >= most {

@@ -184,7 +184,7 @@ func (x *exchange) hedges() bool {
 		return false
 	}
 	first := x.call.Attempts == 1 && !x.ofBody && x.number() == 1
-	harmless := x.idempotent && x.key == "" && x.payload.kind == replay.None && x.req.Header["Upgrade"] == nil
+	harmless := x.idempotent && x.key == "" && x.payload.Kind == replay.None && x.req.Header["Upgrade"] == nil
 	return first && harmless
 }
 

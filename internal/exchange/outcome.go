@@ -13,11 +13,11 @@ import (
 
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/caller"
 	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/dialect"
 	"github.com/retrip/retrip/internal/fault"
-	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/syntax"
 	"github.com/retrip/retrip/internal/tell"
 )
@@ -109,7 +109,7 @@ func (x *journey) classify() {
 		o.Verdict = decide.Final
 	}
 	if x.cfg.Retryable(o) {
-		o.Canceled = x.gone() != nil
+		o.Canceled = caller.Gone(x.req) != nil
 		if x.cfg.Dialects != nil || header["Retry-After"] != nil {
 			x.readRetryAfter(o.Status, header)
 		}
@@ -135,10 +135,10 @@ func (x *journey) classifyFailure(came *http.Response, err error) {
 		// The error is that the hedge was faster.
 		return
 	}
-	if x.faulty() {
+	if x.payload.AtFault() {
 		l.kept.Blame = fault.KindBody
 	}
-	if x.gone() != nil {
+	if caller.Gone(x.req) != nil {
 		o.Canceled = true
 		return
 	}
@@ -243,12 +243,6 @@ type brokenError struct{ error }
 
 func (e brokenError) Error() string { return fmt.Sprintf("response body: %v", e.error) }
 func (e brokenError) Unwrap() error { return e.error }
-
-// faulty reports whether the caller's own body caused the failure.
-func (x *journey) faulty() bool {
-	p := &x.payload
-	return p.kind == replay.Unfit || p.once != nil && p.once.AtFault() || p.copies != nil && p.copies.AtFault()
-}
 
 // neverProcessed reports whether the error of the attempt proves that no server
 // has processed the request.

@@ -4,14 +4,11 @@
 package exchange
 
 import (
-	"context"
-	"errors"
 	"net/http"
 	"time"
 
 	"github.com/retrip/retrip/internal/body"
 	"github.com/retrip/retrip/internal/decide"
-	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/hostkey"
 )
@@ -120,39 +117,4 @@ func (x *place) drainTime(wait time.Duration) time.Duration {
 		most = min(most, max(wait, (x.call.Deadline-x.now())/2))
 	}
 	return most
-}
-
-// gone returns why the caller no longer wants a response, or nil if it still
-// does. If a context has a cause, gone joins the context's error and its cause;
-// net/http returns only one of them.
-func (x *place) gone() error {
-	// Check Done, as net/http does: a custom context may have an error but no
-	// Done channel.
-	if err := x.req.Context().Err(); err != nil && x.req.Context().Done() != nil {
-		if cause := fault.Usable(context.Cause(x.req.Context())); !errors.Is(cause, err) {
-			return errors.Join(err, cause)
-		}
-		return err
-	}
-	canceled := legacyCancel(x.req)
-	if canceled == nil {
-		return nil
-	}
-	select {
-	case <-canceled:
-		// http.Client closes the channel for its Timeout, when the deadline of
-		// the context passes.
-		if deadline, ok := x.req.Context().Deadline(); ok && !time.Now().Before(deadline) {
-			return context.DeadlineExceeded
-		}
-		return context.Canceled
-	default:
-		return nil
-	}
-}
-
-// legacyCancel returns the channel of Request.Cancel, which is deprecated. But
-// http.Client closes it for its Timeout, and net/http obeys it.
-func legacyCancel(req *http.Request) <-chan struct{} {
-	return req.Cancel //lint:ignore SA1019 see above
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/retrip/retrip/internal/attempt"
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/caller"
 	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/fault"
@@ -63,7 +64,7 @@ func (x *exchange) endRace(r *race) {
 	waited := out && !r.good && !o.Canceled
 	if waited {
 		x.obeyAtOnce()
-		o.Canceled = x.sleep(time.NewTimer(hedgePatience*r.delay), r.ended) != nil
+		o.Canceled = caller.Sleep(x.req, time.NewTimer(hedgePatience*r.delay), r.ended) != nil
 	}
 	second := r.close()
 	x.last.race = nil

@@ -5,11 +5,10 @@ package exchange
 
 import (
 	"cmp"
-	"context"
 	"net/http"
-	"time"
 
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/caller"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/replay"
 )
@@ -20,13 +19,13 @@ func (x *exchange) finish() (resp *http.Response, err error) {
 	if resp = x.last.resp; resp != nil {
 		x.tell.Done(x.host, o, &last, waits)
 		x.last.inHand = false
-		if once := x.payload.once; once != nil && once.Seal(bodyEnd(x.env.Base, resp)) {
+		if once := x.payload.Once; once != nil && once.Seal(bodyEnd(x.env.Base, resp)) {
 			// The end of resp is also that of a request body that the base may still read.
 			body.EndWith(resp, once, true, new(body.Releasing))
 		}
 	} else {
-		err = x.tell.Fail(x.host, o, &last, x.cause, x.gone(), waits)
-		x.awaitClient()
+		err = x.tell.Fail(x.host, o, &last, x.cause, caller.Gone(x.req), waits)
+		caller.AwaitClient(x.req)
 	}
 	x.done = true
 	return resp, err
@@ -72,6 +71,18 @@ func (x *exchange) cleanUp() {
 	}
 }
 
+// closeBodies closes every body of the request that nothing else closes.
+func (x *exchange) closeBodies() {
+	end := replay.Answered
+	switch {
+	case !x.done || x.call.Attempts == 0:
+		end = replay.Abandoned
+	case x.last.err != nil || x.cause != nil:
+		end = replay.Failed
+	}
+	x.payload.Close(x.req, end, x.done && x.payload.Kind >= replay.Gotten && !x.last.unsent(x.env.Inner))
+}
+
 // tellPanic tells what is known of the attempt that a panic has ended.
 func (x *exchange) tellPanic() {
 	status, sends := 0, 0
@@ -83,24 +94,3 @@ func (x *exchange) tellPanic() {
 	}
 	x.tell.Panicked(x.host, status, sends)
 }
-
-// awaitClient waits until http.Client knows that its Timeout has passed. The
-// client signals its Timeout with the deadline of the context and with
-// Request.Cancel, and names the Timeout in the error only if it has closed
-// Request.Cancel.
-func (x *place) awaitClient() {
-	canceled := legacyCancel(x.req)
-	if canceled == nil || x.req.Context().Err() != context.DeadlineExceeded {
-		return
-	}
-	timer := time.NewTimer(clientGrace)
-	defer timer.Stop()
-	select {
-	case <-canceled:
-	case <-timer.C:
-		// The deadline was the caller's own.
-	}
-}
-
-// clientGrace is how far apart the two signals may be.
-const clientGrace = 5 * time.Millisecond

@@ -61,13 +61,13 @@ func (x *exchange) bound() {
 func (x *exchange) use(base http.RoundTripper, req *http.Request) {
 	netHTTP := isNetHTTP(base)
 	resp, err := x.last.attempt.Use(base, netHTTP, req)
-	for resp == nil && fault.GoneAway(err) && x.last.attempt.MayUseAgain() && x.payload.mayReplay() {
+	for resp == nil && fault.GoneAway(err) && x.last.attempt.MayUseAgain() && x.payload.MayReplay() {
 		// net/http does the same if the request has a GetBody. The connection
 		// has ended, which is no sign of trouble at the host.
-		req = x.last.attempt.Again(x.payload.once.Give)
+		req = x.last.attempt.Again(x.payload.Once.Give)
 		resp, err = x.last.attempt.Use(base, netHTTP, req)
 	}
-	if once := x.payload.once; once != nil {
+	if once := x.payload.Once; once != nil {
 		once.Returned()
 	}
 	if limit := x.cfg.AttemptTimeout; x.last.awaits && x.last.attempt.InTime() && limit > 0 {
@@ -112,7 +112,7 @@ func (x *exchange) derives() bool {
 	case x.cfg.Derives || x.deadline != 0, x.tell.Hooked, x.route.Other:
 		// It is limited or observed.
 		return true
-	case x.payload.kind >= replay.Gotten, retry && x.payload.kind == replay.Memory:
+	case x.payload.Kind >= replay.Gotten, retry && x.payload.Kind == replay.Memory:
 		// It gets a body.
 		return true
 	case x.key != "", x.cfg.RetryHeader != "" && x.number() > 1:
@@ -136,8 +136,10 @@ func (x *journey) number() int {
 func (x *exchange) derive() *http.Request {
 	x.last.attempt = attempt.Begin(x.req, x.env.Watch)
 	req := &x.last.attempt.Req
-	x.payload.attach(x.last.attempt, x.idempotent)
-	if x.cfg.WholeBody > 0 && x.payload.kind >= replay.Gotten {
+	if x.payload.Attach(req, x.idempotent) {
+		x.last.attempt.EndBodies()
+	}
+	if x.cfg.WholeBody > 0 && x.payload.Kind >= replay.Gotten {
 		x.last.attempt.WatchSent()
 	}
 	if x.key != "" {

@@ -9,32 +9,12 @@ import (
 	"time"
 
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/caller"
 	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/span"
 )
-
-// sleep waits for timer or woken; either may be nil. If the caller goes
-// meanwhile, sleep returns why. Its stack frame is part of every request that
-// waits.
-func (x *place) sleep(timer *time.Timer, woken <-chan struct{}) (gone error) {
-	if timer != nil || woken != nil {
-		var over <-chan time.Time
-		if timer != nil {
-			over = timer.C
-		}
-		select {
-		case <-over:
-		case <-woken:
-		case <-x.req.Context().Done():
-		case <-legacyCancel(x.req):
-		}
-		if timer != nil {
-			timer.Stop()
-		}
-	}
-	return x.gone()
-}
 
 // bodyWaits reports whether x, which continues a body and has been given up, may wait for
 // a turn.
@@ -58,10 +38,10 @@ func (x *exchange) wait() decide.Kind {
 	a := &x.action
 	late := false
 	if a.Reason != decide.None { // of a retry: this wait follows an attempt
-		if x.payload.kind != replay.None {
+		if x.payload.Kind != replay.None {
 			// If the base is done with the body, the response in hand can still be returned
 			// if there is no other.
-			if late = x.last.inHand && x.last.broken == nil && x.payload.inUse(); !late && !x.renew() {
+			if late = x.last.inHand && x.last.broken == nil && x.payload.InUse(); !late && !x.renew() {
 				return x.noBody()
 			}
 		}
@@ -81,7 +61,7 @@ func (x *exchange) wait() decide.Kind {
 	if a.AtGate {
 		woken = x.woken
 	}
-	gone := x.sleep(timer, woken)
+	gone := caller.Sleep(x.req, timer, woken)
 	if gone == nil && x.deadline != 0 && x.now() >= x.deadline {
 		// The discarded body or a busy machine has held up the request.
 		gone = x.lateError()
@@ -90,6 +70,17 @@ func (x *exchange) wait() decide.Kind {
 		return x.recordGone(gone)
 	}
 	return decide.Due
+}
+
+// renew gets the body of the next attempt.
+func (x *exchange) renew() (ok bool) {
+	if x.payload.Once != nil {
+		// While the account was asked, the base may have read more of the body than is kept.
+		return x.event.Kind != decide.Heard || x.payload.MayReplay()
+	}
+	err := x.payload.Renew(x.req, x.last.unsent(x.env.Inner), caller.LegacyCancel(x.req), x.drainTime(x.action.Wait))
+	x.cause = fault.Usable(err)
+	return err == nil
 }
 
 // beginRetry tells that the wait before a retry begins. Of the last attempt, which nobody needs
@@ -112,7 +103,7 @@ func (x *journey) beginRetry() {
 // noBody returns what has happened if the next attempt would get no body. The caller may
 // have gone in the wait for the body of the last one.
 func (x *exchange) noBody() decide.Kind {
-	if gone := x.gone(); gone != nil && !x.last.inHand {
+	if gone := caller.Gone(x.req); gone != nil && !x.last.inHand {
 		if x.last.err != nil {
 			x.tell.Add(x.last.err)
 		}
@@ -124,19 +115,10 @@ func (x *exchange) noBody() decide.Kind {
 // recordGone records why the caller has gone, and returns what has happened.
 func (x *exchange) recordGone(gone error) decide.Kind {
 	x.cause = gone
-	if reasonGone(gone) == decide.Deadline {
+	if errors.Is(gone, context.DeadlineExceeded) {
 		return decide.Late
 	}
 	return decide.Gone
-}
-
-// reasonGone returns the reason for the give-up when the caller has gone
-// because of err.
-func reasonGone(err error) decide.Reason {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return decide.Deadline
-	}
-	return decide.Canceled
 }
 
 // discard drains the response in hand before a wait.

@@ -1,7 +1,9 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package exchange
+// Package download continues the body of a response that breaks, with requests for its rest. It is
+// all of Policy.Resume but the rule of whether a response fits, which is package resume.
+package download
 
 import (
 	"cmp"
@@ -14,12 +16,13 @@ import (
 	"time"
 
 	"github.com/retrip/retrip/internal/body"
+	"github.com/retrip/retrip/internal/caller"
 	"github.com/retrip/retrip/internal/chance"
 	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/exchange"
 	"github.com/retrip/retrip/internal/fault"
 	"github.com/retrip/retrip/internal/hostkey"
 	"github.com/retrip/retrip/internal/redact"
-	"github.com/retrip/retrip/internal/replay"
 	"github.com/retrip/retrip/internal/resume"
 	"github.com/retrip/retrip/internal/span"
 	"github.com/retrip/retrip/internal/tell"
@@ -39,8 +42,8 @@ const emptyMost = 3
 type download struct {
 	body.Joined
 
-	env      *Env
-	cfg      *Config
+	env      *exchange.Env
+	cfg      *exchange.Config
 	override tell.Override
 	req      *http.Request // the caller's
 	http2    bool          // the response came over HTTP/2
@@ -56,25 +59,41 @@ type download struct {
 	usual    time.Duration // that the response took, if its duration matters
 }
 
-// join makes the body of the response a download. A body
-// that had to be whole and broke has been given up already.
-func (x *exchange) join() {
-	if x.last.broken != nil || !body.In(x.req, x.last.resp) {
-		return
+// Do takes req through its attempts, as exchange.Do, for a policy with Resume. The body of the
+// response is a download, unless it had to be whole and broke: it has been given up then.
+func Do(env *exchange.Env, cfg *exchange.Config, req *http.Request, override tell.Override) (*http.Response, error) {
+	resp, came, err := exchange.DoWhole(env, cfg, req, override)
+	if resp != nil && !came.Broken && body.In(req, resp) {
+		d := &download{env: env, cfg: cfg, override: override, req: req, attempts: came.Attempts, last: -1}
+		d.join(resp, came.Took)
 	}
-	d := &download{env: x.env, cfg: x.cfg, override: x.tell.Override, req: x.req, http2: x.last.resp.ProtoMajor > 1, attempts: x.call.Attempts, last: -1}
-	if x.last.began != 0 {
-		// The host may have been overloaded.
-		d.usual = min(x.env.Now()-x.last.began, x.cfg.turns().Slow/3*4)
-	}
+	return resp, err
+}
+
+// join makes d the body of resp, which took so long if that matters. It must not be inlined, to
+// keep the stack frame of Do small: a request waits on top of it.
+//
+//go:noinline
+func (d *download) join(resp *http.Response, took time.Duration) {
+	d.http2 = resp.ProtoMajor > 1
+	// The host may have been overloaded.
+	d.usual = min(took, d.turns().Slow/3*4)
 	end := int64(-1)
-	whole, refusal := resume.Of(x.req, x.last.resp)
+	whole, refusal := resume.Of(d.req, resp)
 	if d.whole, d.refusal = whole, string(refusal); refusal == "" {
 		end = whole.Last + 1
 		d.Keep(int(whole.Repeats(math.MaxInt64)))
 	}
-	d.Join(x.req.Context(), x.last.resp.Body, d, whole.First, end)
-	x.last.resp.Body = &d.Joined
+	d.Join(d.req.Context(), resp.Body, d, whole.First, end)
+	resp.Body = &d.Joined
+}
+
+// turns returns the rule for the turns of bodies that wait.
+func (d *download) turns() turns.Rule {
+	return turns.Rule{
+		Cap:  max(1, min(max(turns.CapLeast, d.cfg.Backoff.Cap), d.cfg.Resume/4)),
+		Slow: time.Duration(turns.SlowShare * float64(max(0, d.cfg.AttemptTimeout))),
+	}
 }
 
 // Continue implements [body.Source]. It requests the rest of the representation
@@ -124,32 +143,19 @@ type reply struct {
 func (d *download) requestRest(ctx context.Context, at int64, broken error, turn decide.Reason, waited time.Duration) (r reply) {
 	req := d.req.WithContext(ctx)
 	req.Header = d.whole.Ask(req.Header, at)
-	x := exchange{journey: journey{ofBody: true}}
-	x.init(d.env, d.cfg, req, replay.None, d.override)
-	x.endBy(d.latest())
-	x.last.take(nil, broken)
-	x.last.began = d.env.Now()
-	x.call.Attempts, x.route.HTTP2 = d.attempts, d.http2
-	first := decide.Ended
-	if turn != decide.None {
-		// The turn is the last attempt for now, and the host's budget doesn't apply to it.
-		first, x.call.Attempts = decide.Due, max(d.attempts, d.cfg.MaxAttempts-1)
-		x.tell.Decide(turn, waited)
-	}
-	x.tell.Attempts = int32(x.call.Attempts)
-	resp, err := x.run(first)
-	d.attempts = x.call.Attempts
-	o := &x.event.Outcome
-	r = reply{waits: x.bodyWaits(), retry: o.Why(), timeout: o.Timeout, retryAfter: o.RetryAfter, took: d.env.Now() - x.last.began}
-	refusal := x.action.Reason.String()
-	if x.action.Reason == decide.Deadline && x.deadline != 0 && ctx.Err() == nil {
+	rest := exchange.Rest{Broken: broken, HTTP2: d.http2, Attempts: d.attempts, Until: d.latest(), Turn: turn, Waited: waited}
+	a := rest.Do(d.env, d.cfg, req, d.override)
+	d.attempts = a.Attempts
+	r = reply{waits: a.Waits, retry: a.Failure, timeout: a.Timeout, retryAfter: a.RetryAfter, took: a.Took}
+	refusal := a.Reason.String()
+	if a.Late {
 		refusal = resume.RefusedProgress
 	}
-	if err != nil {
-		r.why, r.err = cmp.Or(refusal, resume.RefusedError), joined(broken, err)
+	if a.Err != nil {
+		r.why, r.err = cmp.Or(refusal, resume.RefusedError), joined(broken, a.Err)
 		return r
 	}
-	d.accept(&r, resp, at, broken, refusal)
+	d.accept(&r, a.Resp, at, broken, refusal)
 	return r
 }
 
@@ -210,7 +216,7 @@ func (d *download) addBreak(broken error) {
 // waitForTurns continues a body that may not be retried now. It asks the host whenever it is
 // the body's turn among all that wait for the host.
 func (d *download) waitForTurns(ctx context.Context, at int64, broken error, r reply) reply {
-	key, rule := hostkey.Of(d.req.URL), d.cfg.turns()
+	key, rule := hostkey.Of(d.req.URL), d.turns()
 	d.waited = true
 	q := d.env.Turns.Join(key)
 	defer d.env.Turns.Leave(key, q)
@@ -237,7 +243,7 @@ func (d *download) waitForTurns(ctx context.Context, at int64, broken error, r r
 
 // takeTurn waits for a turn and asks the host.
 func (d *download) takeTurn(ctx context.Context, at int64, broken error, r reply, q *turns.Queue, rule turns.Rule) reply {
-	p := place{req: d.req.WithContext(ctx)}
+	req := d.req.WithContext(ctx)
 	late := func() bool { // also if the clock was set, which ctx doesn't learn
 		at, ok := ctx.Deadline()
 		return ok && !time.Now().Before(at)
@@ -247,7 +253,7 @@ func (d *download) takeTurn(ctx context.Context, at int64, broken error, r reply
 		if late() {
 			r.why = decide.Deadline.String()
 		}
-		if gone := p.gone(); gone != nil {
+		if gone := caller.Gone(req); gone != nil {
 			r.why, r.err, r.status = reasonGone(gone).String(), joined(cmp.Or(r.err, broken), gone), 0
 		}
 		return r
@@ -260,7 +266,7 @@ func (d *download) takeTurn(ctx context.Context, at int64, broken error, r reply
 		return stop()
 	case <-ctx.Done():
 		return stop()
-	case <-legacyCancel(p.req):
+	case <-caller.LegacyCancel(req):
 		return stop()
 	}
 	pass := sync.OnceFunc(q.Pass)
@@ -269,7 +275,7 @@ func (d *download) takeTurn(ctx context.Context, at int64, broken error, r reply
 	for {
 		now := d.env.Now()
 		wait, ok := q.Wait(rule, now, d.latest(), chance.Draw())
-		if !ok || late() || p.sleep(time.NewTimer(wait), nil) != nil {
+		if !ok || late() || caller.Sleep(req, time.NewTimer(wait), nil) != nil {
 			return stop()
 		}
 		waited += wait
@@ -304,6 +310,14 @@ func (d *download) lost(why string, at int64, err error, status int) error {
 		idle = d.env.Now() - d.broke
 	}
 	return &continueError{joined(d.earlier, err), at, why, status, idle}
+}
+
+// reasonGone returns the reason for the give-up when the caller has gone because of err.
+func reasonGone(err error) decide.Reason {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return decide.Deadline
+	}
+	return decide.Canceled
 }
 
 // joined returns an error that wraps both, each of them once. earlier may be nil.
