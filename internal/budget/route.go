@@ -128,19 +128,10 @@ func subject(path string) string {
 		segment, rest, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 		switch {
 		case segment == "api" || segment == "apis" || segment == "rest" || segment == "":
-		case !hasDigit(segment):
+		case !strings.ContainsAny(segment, "0123456789"):
 			return segment
 		}
 		path = rest
 	}
 	return ""
-}
-
-func hasDigit(s string) bool {
-	for i := range len(s) {
-		if '0' <= s[i] && s[i] <= '9' {
-			return true
-		}
-	}
-	return false
 }

@@ -9,6 +9,7 @@ package resume
 import (
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -319,33 +320,20 @@ func (r Representation) validates(h http.Header) (given, same bool) {
 
 // encoded reports whether a body with the header fields h has a content coding.
 func encoded(h http.Header) bool {
-	for _, v := range h["Content-Encoding"] {
-		if v != "" && !strings.EqualFold(v, "identity") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(h["Content-Encoding"], func(v string) bool { return v != "" && !strings.EqualFold(v, "identity") })
 }
 
 // multipart reports whether a body with the header fields h has several parts.
 func multipart(h http.Header) bool {
-	for _, v := range h["Content-Type"] {
-		if strings.HasPrefix(strings.ToLower(strings.TrimSpace(v)), "multipart/") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(h["Content-Type"], func(v string) bool {
+		return strings.HasPrefix(strings.ToLower(strings.TrimSpace(v)), "multipart/")
+	})
 }
 
 // refusesRanges reports whether h says that the server supports no ranges. Many
 // servers that do support ranges don't say so.
 func refusesRanges(h http.Header) bool {
-	for _, v := range h["Accept-Ranges"] {
-		if strings.EqualFold(strings.TrimSpace(v), "none") {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(h["Accept-Ranges"], func(v string) bool { return strings.EqualFold(strings.TrimSpace(v), "none") })
 }
 
 // asksOneRange reports whether a request with the header fields h asks for one

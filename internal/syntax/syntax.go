@@ -33,22 +33,12 @@ func IsToken(s string) bool {
 
 // IsDigits reports whether s consists of one or more digits.
 func IsDigits(s string) bool {
-	for i := range len(s) {
-		if s[i] < '0' || s[i] > '9' {
-			return false
-		}
-	}
-	return s != ""
+	return s != "" && strings.Trim(s, "0123456789") == ""
 }
 
 // HasControl reports whether s contains a control character.
 func HasControl(s string) bool {
-	for i := range len(s) {
-		if s[i] < ' ' || s[i] == 0x7f {
-			return true
-		}
-	}
-	return false
+	return strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f })
 }
 
 // WithHeader returns a copy of h in which the field name, in canonical form, has the
