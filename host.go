@@ -34,7 +34,7 @@ type HostState struct {
 	FleetTokens    float64       // tokens left in the fleet's account, as last heard
 	FleetSize      float64       // size of that account; 0 if there is none or its level is unknown
 	PausedFor      time.Duration // how much longer the host holds back retries and, at its gate, new requests of at least one key; without a gate, 0 after a good answer, though requests told to wait still do
-	Breaker        string        // "closed": attempts go through; "open": they fail at once; or "half-open": a few go through, as probes
+	Breaker        BreakerState
 	OpenFor        time.Duration // time until the breaker allows the next probe
 	Waiting        int           // requests waiting at the host's gates, for all keys together
 	LastFailure    Reason        // reason of the last failed attempt; empty if unknown
@@ -58,35 +58,35 @@ type HostState struct {
 
 // hostStateJSON is the JSON form of a HostState.
 type hostStateJSON struct {
-	Host           string   `json:"host"`
-	Policy         string   `json:"policy"`
-	Tokens         *float64 `json:"tokens,omitempty"` // nil: unlimited
-	Size           any      `json:"size"`
-	FailedRetries  int      `json:"failed_retries,omitempty"`
-	StoppedRoutes  string   `json:"stopped_routes,omitempty"`
-	PausedFor      string   `json:"paused_for"`
-	Breaker        string   `json:"breaker"`
-	OpenFor        string   `json:"open_for"`
-	Waiting        int      `json:"waiting"`
-	Held           bool     `json:"held"`
-	Failed         int      `json:"failed,omitempty"`   // within 5 minutes
-	Canceled       int      `json:"canceled,omitempty"` // within 5 minutes
-	Answered       int      `json:"answered,omitempty"` // within 5 minutes
-	MinuteFailed   int      `json:"minute_failed,omitempty"`
-	MinuteAll      int      `json:"minute_all,omitempty"`
-	AnsweredAgo    string   `json:"answered_ago,omitempty"`
-	FailingFor     string   `json:"failing_for,omitempty"`
-	FailingAgo     string   `json:"failing_ago,omitempty"`
-	EarlierOutages int      `json:"earlier_outages,omitempty"`
-	Recovered      bool     `json:"recovered,omitempty"`
-	LastFailure    Reason   `json:"last_failure,omitempty"`
-	LastStatus     int      `json:"last_status,omitempty"`
-	LastError      string   `json:"last_error,omitempty"`
-	LastWait       string   `json:"last_wait,omitempty"`
-	FailedAgo      string   `json:"failed_ago,omitempty"`
-	LastGiveUp     Reason   `json:"last_give_up,omitempty"`
-	FleetTokens    *float64 `json:"fleet_tokens,omitempty"` // nil: not known
-	FleetSize      float64  `json:"fleet_size,omitempty"`
+	Host           string       `json:"host"`
+	Policy         string       `json:"policy"`
+	Tokens         *float64     `json:"tokens,omitempty"` // nil: unlimited
+	Size           any          `json:"size"`
+	FailedRetries  int          `json:"failed_retries,omitempty"`
+	StoppedRoutes  string       `json:"stopped_routes,omitempty"`
+	PausedFor      string       `json:"paused_for"`
+	Breaker        BreakerState `json:"breaker"`
+	OpenFor        string       `json:"open_for"`
+	Waiting        int          `json:"waiting"`
+	Held           bool         `json:"held"`
+	Failed         int          `json:"failed,omitempty"`   // within 5 minutes
+	Canceled       int          `json:"canceled,omitempty"` // within 5 minutes
+	Answered       int          `json:"answered,omitempty"` // within 5 minutes
+	MinuteFailed   int          `json:"minute_failed,omitempty"`
+	MinuteAll      int          `json:"minute_all,omitempty"`
+	AnsweredAgo    string       `json:"answered_ago,omitempty"`
+	FailingFor     string       `json:"failing_for,omitempty"`
+	FailingAgo     string       `json:"failing_ago,omitempty"`
+	EarlierOutages int          `json:"earlier_outages,omitempty"`
+	Recovered      bool         `json:"recovered,omitempty"`
+	LastFailure    Reason       `json:"last_failure,omitempty"`
+	LastStatus     int          `json:"last_status,omitempty"`
+	LastError      string       `json:"last_error,omitempty"`
+	LastWait       string       `json:"last_wait,omitempty"`
+	FailedAgo      string       `json:"failed_ago,omitempty"`
+	LastGiveUp     Reason       `json:"last_give_up,omitempty"`
+	FleetTokens    *float64     `json:"fleet_tokens,omitempty"` // nil: not known
+	FleetSize      float64      `json:"fleet_size,omitempty"`
 }
 
 // MarshalJSON writes durations like "1.5s" and an unlimited Size as "off".
@@ -131,9 +131,6 @@ func (t *Transport) HostState(host string) (HostState, error) {
 	return t.state(s, t.tables.Hosts.Find(key, now), key, now), nil
 }
 
-// breakerClosed is the state of a breaker that lets all attempts through.
-var breakerClosed = breaker.Names[breaker.Closed]
-
 // HostStates returns, by name, the hosts in trouble and those at which requests failed
 // or were canceled in the last five minutes; nil if t's policies are invalid. Beyond about
 // 4096 in trouble, the last entry is "others": their sum of tokens and largest FailedRetries.
@@ -161,7 +158,7 @@ func (t *Transport) hostStates(s *settings) []HostState {
 		states = append(states, t.state(s, known[key], key, now))
 	}
 	if len(others) > 0 {
-		all := HostState{Host: host.OtherHosts, Policy: s.fallback.Name, Held: true, Breaker: breakerClosed}
+		all := HostState{Host: host.OtherHosts, Policy: s.fallback.Name, Held: true, Breaker: BreakerClosed}
 		for _, e := range others {
 			state := s.fallback.State(&e.Record, now)
 			all.Tokens += state.Tokens
@@ -183,7 +180,7 @@ func (t *Transport) state(s *settings, e *host.Entry, key hostkey.Key, now time.
 	r := s.of(key)
 	d := r.State(&e.Record, now)
 	state := HostState{Host: key.String(), Policy: r.Name, Tokens: d.Tokens, Size: d.Size, FailedRetries: d.FailedRetries, StoppedRoutes: d.StoppedRoutes,
-		PausedFor: d.PausedFor, Breaker: breaker.Names[d.Breaker], OpenFor: d.OpenFor, Waiting: d.Waiting}
+		PausedFor: d.PausedFor, Breaker: BreakerState(breaker.Names[d.Breaker]), OpenFor: d.OpenFor, Waiting: d.Waiting}
 	if e.Missing(now) == 0 {
 		state.Tokens, state.FailedRetries = state.Size, 0
 	}
@@ -290,7 +287,7 @@ func (o owner) logHost(ctx context.Context, level slog.Level, change string, s *
 		slog.String("host", s.Host),
 		slog.String("change", change),
 		slog.String("policy", s.Policy),
-		slog.String("breaker", s.Breaker),
+		slog.String("breaker", string(s.Breaker)),
 		slog.Duration("open_for", s.OpenFor),
 		slog.Duration("paused_for", s.PausedFor),
 		slog.Float64("tokens", s.Tokens),

@@ -95,6 +95,15 @@ type Breaker struct {
 	OpenFor time.Duration `json:"open_for"`
 }
 
+// BreakerState is the state of the breaker of a host, in [HostState].
+type BreakerState string
+
+const (
+	BreakerClosed   BreakerState = "closed"    // attempts go through
+	BreakerOpen     BreakerState = "open"      // attempts fail at once
+	BreakerHalfOpen BreakerState = "half-open" // a few attempts go through, as probes
+)
+
 // Gate makes all requests to a host that has refused one wait in one queue, first
 // come, first served. The gate closes for the time that the server names in a 429, a 503,
 // or a refusal for the rate in other words (P9 in docs/promises.md); then a single request

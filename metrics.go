@@ -248,7 +248,7 @@ func (t *Transport) addHosts(m *Metrics, sums map[string]*[meter.Gauges]float64)
 		if state.PausedFor > 0 {
 			sum[meter.GaugePaused]++
 		}
-		if state.Breaker != breakerClosed {
+		if state.Breaker != BreakerClosed {
 			sum[meter.GaugeOpen]++
 		}
 	}

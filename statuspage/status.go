@@ -217,7 +217,7 @@ func severity(s retrip.HostState) (n int) {
 
 func failing(s retrip.HostState) bool { return s.Failed > 0 && !s.Recovered }
 
-func open(s retrip.HostState) bool { return s.Breaker != "closed" }
+func open(s retrip.HostState) bool { return s.Breaker != retrip.BreakerClosed }
 
 // retried reports whether only attempts at the host have failed of late.
 func retried(s retrip.HostState) bool {

@@ -61,7 +61,7 @@ func TestHostState(t *testing.T) {
 		assert.Equal(t, "api.example.com:443", s.Host)
 		assert.Equal(t, "*.example.com", s.Policy)
 		assert.Equal(t, 4.5, s.Tokens)
-		assert.Equal(t, "open", s.Breaker)
+		assert.Equal(t, retrip.BreakerOpen, s.Breaker)
 		assert.GreaterOrEqual(t, s.OpenFor, time.Second)
 
 		other := retrip.HostState{Host: "plain.test:443", Policy: "default", Tokens: 5, Size: 5, Breaker: "closed"}
@@ -171,12 +171,12 @@ func TestHostState_BreakerSwitchedOff(t *testing.T) {
 		on := retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{MinVolume: 1}}
 		tr := &retrip.Transport{Base: play.Base(play.Reply(503)), Policy: on}
 		getFrom(t, tr, "http://example.com/")
-		require.Equal(t, "open", play.Must(tr.HostState("example.com:80")).Breaker)
+		require.Equal(t, retrip.BreakerOpen, play.Must(tr.HostState("example.com:80")).Breaker)
 		require.NoError(t, tr.SetPolicies(retrip.Policy{MaxAttempts: 1}, nil))
 		want := retrip.HostState{Host: "example.com:80", Policy: "default", Tokens: 5, Size: 5, Breaker: "closed", LastFailure: "server_error", LastStatus: 503, LastGiveUp: "max_attempts", Failed: 1, MinuteFailed: 1, MinuteAll: 1, Held: true}
 		assert.Equal(t, want, play.Must(tr.HostState("example.com:80")))
 		require.NoError(t, tr.SetPolicies(on, nil))
-		assert.Equal(t, "open", play.Must(tr.HostState("example.com:80")).Breaker, "the host keeps its state")
+		assert.Equal(t, retrip.BreakerOpen, play.Must(tr.HostState("example.com:80")).Breaker, "the host keeps its state")
 	})
 }
 

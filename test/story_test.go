@@ -339,11 +339,11 @@ func (s *stage) add(ctx context.Context, _ string, tokens, size float64) (float6
 // changed records a change of the host that the machine tells.
 func (s *stage) changed(h retrip.HostState) {
 	s.say("", "hook Host")
-	defer func() { s.probed = h.Breaker == "half-open" }()
+	defer func() { s.probed = h.Breaker == retrip.BreakerHalfOpen }()
 	switch {
-	case h.Breaker == "open":
+	case h.Breaker == retrip.BreakerOpen:
 		s.tell("host", "opened")
-	case h.Breaker == "half-open":
+	case h.Breaker == retrip.BreakerHalfOpen:
 		s.tell("host", "probes")
 	case h.PausedFor > 0:
 		s.tell("host", "paused")

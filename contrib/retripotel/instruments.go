@@ -100,7 +100,7 @@ func observeHosts(meter metric.Meter, t *retrip.Transport) error {
 			if h.PausedFor > 0 {
 				s[1]++
 			}
-			if h.Breaker != "closed" {
+			if h.Breaker != retrip.BreakerClosed {
 				s[2]++
 			}
 			s[3] += max(0, h.Size-h.Tokens)

@@ -227,7 +227,7 @@ func (w *world) last(c *client, s *site, id int) (*http.Response, error) {
 func (w *world) checkRest() {
 	for _, c := range w.clients {
 		for _, s := range c.retrip.HostStates() {
-			if s.Held && s.Tokens == s.Size && s.PausedFor == 0 && s.Breaker == "closed" && w.rests(c, s) {
+			if s.Held && s.Tokens == s.Size && s.PausedFor == 0 && s.Breaker == retrip.BreakerClosed && w.rests(c, s) {
 				w.breaks("P15", "t%d: %s is held, and nothing but its gate may hold it: %v", c.number, s.Host, s)
 			}
 		}

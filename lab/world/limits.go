@@ -48,7 +48,7 @@ func (c *checker) opened(e event, no func(string, ...any)) {
 		no("the host has never failed")
 	}
 	openFor := cmp.Or(c.p.Breaker.OpenFor, 5*time.Second)
-	if e.host.Breaker == "half-open" && !busy && e.at-last > openFor/2+slack {
+	if e.host.Breaker == retrip.BreakerHalfOpen && !busy && e.at-last > openFor/2+slack {
 		no("no probe is out, and the last one began %v ago at the latest, OpenFor is %v", e.at-last, openFor)
 	}
 }
@@ -59,7 +59,7 @@ func (c *client) opens(host string) {
 	failures := 0
 	for _, v := range c.eventsOf(host) {
 		r, e, p := v.r, v.r.events[v.i], v.r.effective()
-		if e.hook == "Attempt" && e.host.Breaker == "closed" {
+		if e.hook == "Attempt" && e.host.Breaker == retrip.BreakerClosed {
 			continue
 		}
 		judged := v.i > 0 && r.events[v.i-1].hook == "Attempt" && (e.hook == "Retry" || e.hook == "GiveUp")
@@ -70,7 +70,7 @@ func (c *client) opens(host string) {
 			return
 		}
 		least := cmp.Or(p.Breaker.MinVolume, 20)
-		if failures++; e.host.Breaker != "closed" {
+		if failures++; e.host.Breaker != retrip.BreakerClosed {
 			return
 		}
 		if failures >= least {
@@ -96,7 +96,7 @@ func (w *world) checkProbes() {
 				}
 				h, err := c.retrip.HostState(s.host() + ":" + s.port())
 				must(err)
-				if h.Breaker == "closed" {
+				if h.Breaker == retrip.BreakerClosed {
 					break
 				}
 				if good >= 2 {

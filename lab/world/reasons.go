@@ -162,7 +162,7 @@ func (c *checker) giveUp(e event) {
 			no("the caller hasn't gone")
 		}
 	case retrip.ReasonBreakerOpen:
-		if (p.Breaker.Ratio == 0 && p.Breaker.MinVolume == 0 && p.Breaker.OpenFor == 0 || p.Breaker.Ratio == retrip.Off) || e.host.Breaker == "closed" && !swapped {
+		if (p.Breaker.Ratio == 0 && p.Breaker.MinVolume == 0 && p.Breaker.OpenFor == 0 || p.Breaker.Ratio == retrip.Off) || e.host.Breaker == retrip.BreakerClosed && !swapped {
 			no("the breaker is %v", e.host.Breaker)
 		}
 		c.opened(e, no)

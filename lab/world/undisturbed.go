@@ -111,7 +111,7 @@ func (c *checker) guards() {
 		if h.Host == "" {
 			continue
 		}
-		if e.hook == "Attempt" && p.breaks() && h.Breaker == "open" && h.OpenFor > 0 {
+		if e.hook == "Attempt" && p.breaks() && h.Breaker == retrip.BreakerOpen && h.OpenFor > 0 {
 			c.breaks("P14", "attempt %d at %v, and the breaker is open for %v", e.Attempt, e.at, h.OpenFor)
 		}
 		if e.hook != "Retry" || p.Budget == retrip.Off || h.Size == 0 || p.Gate.Enabled == retrip.On || c.hedged || e.Reason == retrip.ReasonPending {
