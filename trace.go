@@ -52,8 +52,8 @@ type Event struct {
 	Attempt int           // number of the attempt that begins or, in other hooks, of the last one made; the first is 1, and 0 means none yet
 
 	// StatusCode, Header and Err are the outcome of the last attempt. If a response came
-	// too late or its body broke, StatusCode and Err are set. Header is read-only, and
-	// nil once the response is gone: Retry is the hook that sees each.
+	// too late or its body broke, all are set. Header is read-only, and nil after the
+	// wait before a retry, which drops the response: Retry is the hook that sees each.
 	StatusCode int
 	Header     http.Header
 	Err        error

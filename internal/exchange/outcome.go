@@ -36,11 +36,12 @@ type last struct {
 	whole   bool           // all of the body of resp has been read
 	awaits  bool           // the attempt is limited as a Read of the body is that it continues
 	kept    tell.Kept      // for show
+	lost    http.Header    // of a response that came too late, for show
 }
 
 // show returns what hooks, the log and errors show of the attempt.
 func (l *last) show() tell.Shown {
-	s := tell.Shown{Kept: l.kept, Err: l.failure()}
+	s := tell.Shown{Kept: l.kept, Header: l.lost, Err: l.failure()}
 	if l.resp != nil {
 		s.Status, s.Header = l.resp.StatusCode, l.resp.Header
 	}
@@ -170,7 +171,7 @@ func (x *journey) classifyFailure(came *http.Response, err error) {
 	}
 	x.readRetryAfter(o.Lost, came.Header)
 	if l.resp == nil {
-		l.kept.Status = came.StatusCode
+		l.kept.Status, l.lost = came.StatusCode, came.Header
 	}
 }
 

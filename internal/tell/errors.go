@@ -19,7 +19,7 @@ import (
 // Shown is what hooks, the log and errors show of an attempt that has ended.
 type Shown struct {
 	Kept
-	Header http.Header // of a response in hand
+	Header http.Header // of its response, unless that has been discarded
 	Err    error
 }
 
