@@ -38,6 +38,5 @@
 // prolongs an overload. A [Breaker] is for hosts that are down, a [Gate] for rate
 // limits, and a [Fleet] for many processes. The command retripsim tells what a
 // fleet with a given policy does to a server. In a testing/synctest bubble, waits
-// are exact and take no time. docs/promises.md, in the repository, states each promise
-// with its limits.
+// are exact and take no time. docs/promises.md states each promise with its limits.
 package retrip

@@ -104,14 +104,14 @@ const (
 	BreakerHalfOpen BreakerState = "half-open" // a few attempts go through, as probes
 )
 
-// Gate makes all requests to a host that has refused one wait in one queue, first
-// come, first served. The gate closes for the time that the server names in a 429, a 503,
-// or a refusal for the rate in other words (P9 in docs/promises.md); then a single request
-// goes as a probe. If more than an eighth of the requests are refused, or the pauses are
-// long, the others follow at a pace that the gate learns, while the pace helps. Until then,
-// a refusal that names no time holds back only its own request. A request fails at once if
-// it would miss its deadline or if the server asks for a wait longer than Policy.MaxWait.
-// A gate is for a host that limits the rate of one or a few processes.
+// Gate makes all requests to a host that has refused one wait in one queue, first come,
+// first served. The gate closes for the time that the server names in a 429, a 503, or
+// a refusal for the rate in other words (P9 in docs/promises.md); then one request goes
+// as a probe. If more than an eighth of the requests are refused, or the pauses are
+// long, the others follow at a pace that the gate learns, while the pace helps. Until
+// then, a refusal that names no time holds back only its own request. A request fails
+// at once if it would miss its deadline or if the server asks for more than
+// Policy.MaxWait. A gate is for a host that limits the rate of one or a few processes.
 type Gate struct {
 	// Enabled switches the gate on or off. The default is off.
 	Enabled Switch `json:"enabled"`

@@ -24,8 +24,6 @@ import (
 // the field is off or has no bound. A non-nil slice replaces the inherited one, even if
 // empty, and has at most 200 elements. Functions must be safe for concurrent use.
 //
-// # Attempts
-//
 // AttemptTimeout and Deadline never cut off a body. AttemptTimeout should be at
 // least 1.5 times as long as a new connection and the usual response take together.
 // While attempts time out, successes that take longer than 0.7 of AttemptTimeout cost
@@ -79,7 +77,7 @@ import (
 // Resume uses Range and If-Range (RFC 9110 §14, §13.1.5). The response must have a
 // Content-Length, no Content-Encoding, and a strong ETag or an old enough
 // Last-Modified. Each continuation is a retry; where MaxAttempts or a budget allows
-// none, the body waits its turn. All rules are in docs/downloads.md.
+// none, the body waits its turn. docs/downloads.md has more.
 //
 // # Protection of the hosts
 //

@@ -59,7 +59,7 @@ func nameInJSON(path string) string {
 // Transport.Hosts. The JSON of a single Policy is valid input. If anything is
 // wrong, LoadPolicies returns no policies, and the error names line, field and
 // value of up to 20 mistakes and, once there are none, of conflicts between fields.
-// An example is {"max_attempts": 3, "hosts": {"*.example.com": {"attempt_timeout": "off"}}}.
+// An example is {"max_attempts": 3, "hosts": {"*.example.com": {"deadline": "off"}}}.
 func LoadPolicies(r io.Reader) (Policy, map[string]Policy, error) {
 	data, err := io.ReadAll(r)
 	if err != nil {

@@ -25,7 +25,6 @@ import (
 // Validate reports the mistakes in the fields of t, for program start and for tests: the
 // error names the host, field and value of each. RoundTrip refuses the same policies. After
 // the first request, Validate also reports the fields that have changed, which is too late.
-// From the first call of any method on, t.Metrics exports its series.
 func (t *Transport) Validate() error {
 	t.start()
 	_, err := compile(t.Policy, t.Hosts)

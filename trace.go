@@ -16,14 +16,13 @@ import (
 	"github.com/retrip/retrip/internal/tell"
 )
 
-// Trace is a set of hooks that run at the stages of a request. Any may be nil.
-// Different requests may run a hook concurrently. A hook runs in the goroutine of
-// RoundTrip, unless its comment says otherwise, and must not keep or change an Event.
+// Trace is a set of hooks for the stages of a request; any may be nil. They run in
+// RoundTrip's goroutine unless their comments say otherwise, for different requests
+// concurrently, and must not keep or change an Event.
 //
-// The hooks of one request run in this order: Attempt for the first attempt;
-// Hedge, if there was one; Retry and Attempt for each retry; at most one GiveUp;
-// and Done. If a request ends in the wait before a retry, the Attempt of that
-// retry doesn't run.
+// The hooks of one request run in this order: Attempt for the first attempt; Hedge,
+// if there was one; Retry and Attempt for each retry; at most one GiveUp; and Done. A
+// retry whose wait is cut off has no Attempt.
 type Trace struct {
 	Attempt func(Event) // runs before each attempt
 	Retry   func(Event) // runs after the decision to retry, before the wait

@@ -28,7 +28,7 @@ func TestExchange_AttemptsShareNothing(t *testing.T) {
 	earlier := last{
 		attempt: attempt.Begin(&http.Request{}, 0), began: 1, decided: 2, resp: &http.Response{}, err: errors.New("earlier"),
 		race: &race{}, broken: &body.Prefixed{}, inHand: true, whole: true, awaits: true,
-		kept: tell.Kept{Status: 503, Sends: 3},
+		kept: tell.Kept{Status: 503, Sends: 3}, lost: http.Header{},
 	}
 	fields := reflect.ValueOf(earlier)
 	for i := range fields.NumField() {
