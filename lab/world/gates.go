@@ -85,6 +85,9 @@ func (q *queuing) accepted() bool {
 	if !q.sent || q.r.hostile || q.r.err != nil || len(q.r.arrivals) == 0 {
 		return false
 	}
+	if slices.ContainsFunc(q.r.events, func(e event) bool { return e.hook == "Retry" && e.Attempt == 1 && e.Err != nil }) {
+		return false // whatever arrived first is of a later attempt, or its answer was lost
+	}
 	a := q.r.arrivals[0]
 	return a.status != 0 && a.status != http.StatusServiceUnavailable && !throttled(q.r.effective(), a.status, nil, a.word > 0)
 }

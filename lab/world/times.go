@@ -199,7 +199,7 @@ func (c *checker) room(e event) (least, most time.Duration) {
 // skips reports whether a retry before that of e may have been skipped: it waited on.
 func (c *checker) skips(e event) bool {
 	for i, a := range c.own[:len(c.own)-1] {
-		if next := c.own[i+1]; a.hook == "Retry" && a.StatusCode == 0 && a.Attempt < e.Attempt && next.hook == "Attempt" && next.at-a.at > a.Wait+slack {
+		if next := c.own[i+1]; a.hook == "Retry" && a.StatusCode == 0 && a.Attempt < e.Attempt && next.hook == "Attempt" && next.at-a.at > a.Wait {
 			return c.p.Budget != retrip.Off
 		}
 	}
