@@ -15,8 +15,8 @@ import (
 
 // ObjectStore returns a client for S3 or a similar object store. sign signs a
 // request in place, and each attempt anew: a signature is valid for only a
-// quarter of an hour. AttemptTimeout would bound the upload, too: give base a
-// ResponseHeaderTimeout, and each request a context.
+// quarter of an hour. AttemptTimeout bounds the upload, too: a minute must do for
+// the largest object.
 func ObjectStore(base http.RoundTripper, sign func(*http.Request) error) *http.Client {
 	return &http.Client{Transport: &retrip.Transport{
 		Base: Signed{Base: base, Sign: sign},

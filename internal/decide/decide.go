@@ -35,7 +35,7 @@ type Call struct {
 	// empty, the call waits at the host's own gate.
 	Gate string
 
-	// Waiter identifies the caller: [host.Record.Woken] returns it when the call
+	// Waiter identifies the caller: [host.Record.NextWoken] returns it when the call
 	// must ask again. Nothing looks inside. If nil, nothing wakes the call, which
 	// must then ask from time to time.
 	Waiter any
@@ -51,7 +51,7 @@ type Call struct {
 
 	skipped int // retries that the budget didn't allow, instead of which the call has waited on
 
-	began      time.Duration // instant at which the current wait began
+	waitsFrom  time.Duration // instant at which the current wait began
 	needed     time.Duration // the time that the next attempt needs before the deadline
 	paid       int32         // micro-tokens that the last attempt, a retry, has paid to the host's budget
 	refundable int32         // those of earlier retries that come back if the request ends well
@@ -84,7 +84,7 @@ func (c *Call) backoffStep() int {
 
 // WaitsFrom says that c, of which an attempt has failed, has waited since the instant
 // now, though no step of c has said so. Due is then what it is after any other wait.
-func (c *Call) WaitsFrom(now time.Duration) { c.began = now }
+func (c *Call) WaitsFrom(now time.Duration) { c.waitsFrom = now }
 
 // Outcome is the outcome of an attempt, reduced to what a decision needs.
 type Outcome struct {

@@ -179,7 +179,7 @@ func (w *explorer) step(e choice) {
 		w.must(c.Action.Wait >= 0 && (c.Deadline == 0 || c.due <= c.Deadline), "a wait fits the deadline")
 	}
 	for c.Wakes {
-		woken, ok := w.h.Woken().(*traveler)
+		woken, ok := w.h.NextWoken().(*traveler)
 		if !ok {
 			break
 		}
@@ -271,7 +271,7 @@ func (w *explorer) end() {
 		}
 	}
 	t := w.rules.State(&w.h, w.now)
-	w.must(t.Waiting == 0 && w.h.Woken() == nil, "nobody waits")
+	w.must(t.Waiting == 0 && w.h.NextWoken() == nil, "nobody waits")
 	if w.rules.Breaker != nil {
 		ungated := *w.rules
 		ungated.Gate = false

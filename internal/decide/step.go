@@ -39,9 +39,9 @@ const (
 // Action is what to do next, and what to report of it.
 type Action struct {
 	Do         Deed
-	AtGate     bool          // of Sleep: the wait also ends when [host.Record.Woken] returns Call.Waiter
+	AtGate     bool          // of Sleep: the wait also ends when [host.Record.NextWoken] returns Call.Waiter
 	Again      bool          // of Ask: the account has allowed the retry before a long wait
-	Wakes      bool          // other calls must ask again now: those that [host.Record.Woken] returns
+	Wakes      bool          // other calls must ask again now: those that [host.Record.NextWoken] returns
 	Pays       bool          // the account gets what a success without a retry pays
 	OfRoute    bool          // of RetriesFailing: retries of the route are stopped, not all of the host
 	Reason     Reason        // of a retry, with the Ask, Sleep or Queue that follows its attempt; or why there is none
@@ -188,7 +188,7 @@ func (c *Call) obeyPause(r *Rules, h *host.Record, a *Action, now time.Duration,
 	left := c.TimeLeft(now)
 	// A host that keeps renewing its pause must not hold a caller without a deadline
 	// forever.
-	if lo > left || span.Add(span.Sub(now, c.began), paused) > r.MaxWait {
+	if lo > left || span.Add(span.Sub(now, c.waitsFrom), paused) > r.MaxWait {
 		a.Do, a.Reason = Refuse, HostPaused
 		return
 	}
@@ -233,7 +233,7 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 		c.Wait = c.retry.wait
 	}
 	a.FromServer = o.RetryAfter > 0 || paused > 0
-	c.began = now
+	c.waitsFrom = now
 	costsNothing := c.retry.queues && o.limited() || o.Pending()
 	if c.Account == 0 || costsNothing {
 		c.startWait(a, 0)

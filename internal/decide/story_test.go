@@ -69,7 +69,7 @@ func (t *teller) step(l play.Line, draw uint64) (a decide.Action, woken []string
 		c.due = l.At
 	}
 	for a.Wakes {
-		who, ok := t.h.Woken().(string)
+		who, ok := t.h.NextWoken().(string)
 		if !ok {
 			break
 		}

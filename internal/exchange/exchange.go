@@ -173,8 +173,9 @@ func (x *exchange) step(what decide.Kind) decide.Deed {
 	return a.Do
 }
 
-// completeEvent completes the event that the last attempt has ended, with what its decision needs.
-// A success doesn't change the state of a host without trouble, and its instant then
+// completeEvent completes the event that the last attempt has ended, with what its decision needs:
+// it pins the host's record, tells it of a failure, and holds the request body until settle. A
+// success doesn't change the state of a host without trouble, and its instant then
 // doesn't matter.
 func (x *exchange) completeEvent() {
 	x.reroute()

@@ -72,7 +72,7 @@ func (x *place) setHost(e *host.Entry) {
 // wake-up.
 func wakeOthers(h *host.Record) {
 	for {
-		woken, ok := h.Woken().(chan struct{})
+		woken, ok := h.NextWoken().(chan struct{})
 		if !ok {
 			return
 		}

@@ -189,7 +189,8 @@ func (x *exchange) recordRoute(base http.RoundTripper) {
 	}
 }
 
-// reroute chooses the connection of the next attempt by how the last one has ended.
+// reroute chooses the connection of the next attempt by how the last one has ended. A 421 that
+// another connection may mend is repeated, whatever the method; otherwise it is final.
 func (x *exchange) reroute() {
 	if failed := x.last.failure(); failed != nil {
 		x.doubts(failed)

@@ -75,8 +75,8 @@ func Canceled(err error) bool {
 	return false
 }
 
-// Lost reports whether err comes from an HTTP/1 connection that the peer
-// closed. Such errors are common, and net/http drops the connection.
+// Lost reports whether err comes from a connection that was closed, mostly by the peer. Such
+// errors are common, and net/http drops the connection.
 func Lost(err error) bool {
 	return ended(err) || err.Error() == "http: server closed idle connection"
 }

@@ -28,7 +28,7 @@ type gate struct {
 	nextRelease     time.Duration // the earliest that the pace allows
 	lastRelease     time.Duration // if there is a probe, its own
 	probe           probe
-	shut            bool // a request was refused: the fields below are valid
+	shut            bool // it has made requests wait, and may still: before, only the queue is valid
 	dropped         bool // the gate no longer belongs to its key
 
 	// Of the last pause of this gate's own making:

@@ -183,9 +183,9 @@ func (h *Record) binding(now time.Duration) bool {
 	return h.PausedFor(now) > 0 || h.Guards != nil && (h.Guards.Breaker.Binding(now) || h.Guards.Gates.Binding(now))
 }
 
-// Woken returns the Who of a request that waits at a gate and must ask again now, or
+// NextWoken returns the Who of a request that waits at a gate and must ask again now, or
 // nil if there is none.
-func (h *Record) Woken() any {
+func (h *Record) NextWoken() any {
 	h.Lock()
 	defer h.Unlock()
 	if h.Guards == nil {

@@ -45,7 +45,7 @@ type places struct {
 	others atomic.Pointer[Entry] // entry of all hosts without a place; nil until there is one
 }
 
-// Entry is a host in the table. A request that fails there pins the entry
+// Entry is a host in the table. A request that fails there, or is held back, pins the entry
 // until the request ends, so that the request takes tokens from, and returns
 // them to, the same entry. Whoever has pinned an entry or has locked its stripe may use
 // it: nobody drops it meanwhile.

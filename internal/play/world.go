@@ -88,7 +88,7 @@ func (w *World) Call(h *host.Record, r Judge, call *decide.Call, send func(answe
 		var a decide.Action
 		call.Step(r.Rules, h, &event, &a, w.Now, w.Random.Uint64())
 		for a.Wakes {
-			wake, ok := h.Woken().(func())
+			wake, ok := h.NextWoken().(func())
 			if !ok {
 				break
 			}

@@ -1,8 +1,9 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package replay provides a request body that can be read only once to several
-// attempts.
+// Package replay provides the body of a request to several attempts: one that can be read
+// only once is kept (replay.go, kept.go), and others are made again (copies.go). Payload
+// chooses (payload.go).
 package replay
 
 import (

@@ -157,7 +157,7 @@ func (r *run) sleep(i int32, wait time.Duration) {
 // any.
 func wakeOthers(h *host.Record, any bool, wake func(request int32)) {
 	for any {
-		i, ok := h.Woken().(int32)
+		i, ok := h.NextWoken().(int32)
 		if !ok {
 			return
 		}

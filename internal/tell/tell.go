@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package tell is all that people learn about requests: it counts, runs hooks, writes the log,
-// remembers which hosts fail, and makes the error that the caller gets. It decides nothing. The
-// driver of package exchange tells a Teller what happens to a request, and what follows.
+// remembers which hosts fail, and makes the error that the caller gets. It decides nothing
+// about requests. The driver of package exchange tells a Teller what happens to a request, and what follows.
 package tell
 
 import (

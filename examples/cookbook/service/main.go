@@ -47,7 +47,7 @@ func main() {
 func service(ctx context.Context, public, debug *http.ServeMux, policies string, base http.RoundTripper, spans *trace.TracerProvider) error {
 	transport := &retrip.Transport{Base: base, Metrics: &retrip.Metrics{}, Logger: slog.Default()}
 	prometheus.MustRegister(transport.Metrics)
-	// First, before reload or the status page use the Transport. One client is for all upstreams.
+	// This comes before reload and the status page. One client serves all upstreams.
 	client := &http.Client{Transport: retripotel.New(transport, retripotel.Config{TracerProvider: spans, Propagator: propagation.TraceContext{}})}
 	public.Handle("POST /orders/{order}", forward(client, "http://payments.internal"))
 	public.Handle("GET /search", forward(client, "http://search.internal"))

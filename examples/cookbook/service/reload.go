@@ -16,7 +16,8 @@ import (
 // reload sets the policies in the file at path, now and, until ctx ends, within five
 // seconds after the file has changed. It compares what the path leads to, so it doesn't
 // matter whether an editor, mv or Kubernetes has replaced the file: mount a ConfigMap as a
-// directory, not as a subPath. A file that is wrong changes nothing, and is logged once.
+// directory, not as a subPath. A file that is wrong changes
+// nothing, and is logged once; one that is missing, each time.
 func reload(ctx context.Context, t *retrip.Transport, path string) error {
 	var seen []byte
 	load := func() error {
