@@ -90,6 +90,7 @@ type Failure struct {
 	Route   uint32 // of its request, see [RouteOf]
 	Retries uint8  // of the same request that have failed before
 	Timeout bool
+	Late    bool // it was a timeout some time ago: while attempts time out, a retry leaves as much as after one
 	Polls   bool // a host that is well has answered: a retry only asks again
 }
 
@@ -102,6 +103,8 @@ func (d *Debt) Pay(r Rule, f Failure) (paid int32, refusal Refusal) {
 	stopped, left, recent := r.Stopped(d.Row), int64(0), d.Recent
 	if f.Timeout {
 		stopped, left, recent = d.Row >= r.row(timeoutRowTenths), r.Size/timeoutReserve, recentOutcomes
+	} else if f.Late && d.Recent > 0 {
+		left = r.Size / timeoutReserve
 	}
 	switch {
 	case recent > 0:
@@ -124,6 +127,9 @@ func (d *Debt) Pay(r Rule, f Failure) (paid int32, refusal Refusal) {
 	d.owe(d.Missing + int64(paid))
 	return paid, 0
 }
+
+// Stops reports whether retries of the route wait for successes there.
+func (d *Debt) Stops(r Rule, route uint32) bool { return d.route(route, false).WaitsFor(r) > 0 }
 
 // Refund returns the tokens that a retry took.
 func (d *Debt) Refund(paid int32) { d.owe(d.Missing - int64(paid)) }

@@ -33,7 +33,7 @@ func (c *Call) payBudget(r *Rules, h *host.Record, o *Outcome, a *Action, now ti
 		c.budgeted = true
 		return None
 	}
-	failing := refusal == budget.RouteFailing || refusal == budget.Failing && o.Timeout
+	failing := h.Debt.Stops(r.Budget, c.Route) || refusal == budget.Failing && o.Timeout
 	if failing || o.Received() != 0 || now-h.Full > burst || !c.mayPayLate(r) {
 		a.OfRoute = refusal == budget.RouteFailing
 		return budgetReasons[refusal]
@@ -63,15 +63,15 @@ func (c *Call) mayPayLate(r *Rules) bool {
 func (c *Call) payBudgetLate(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
 	refusal := budget.Failing
 	if c.retry.reason != Timeout || h.Debt.Row == 0 {
-		c.paid, refusal = h.Debt.Pay(r.Budget, budget.Failure{Route: c.Route, Retries: c.failed})
+		c.paid, refusal = h.Debt.Pay(r.Budget, budget.Failure{Route: c.Route, Retries: c.failed, Late: c.retry.reason == Timeout})
 	}
 	if refusal != 0 {
 		c.skipped++
 		lo, hi := r.Backoff.Window(c.backoffStep(), c.Wait)
-		wait, fits := span.Draw(lo, hi, draw), c.mayPayLate(r) && span.Add(now, hi) <= h.Full+young
-		unknown := refusal == budget.Exhausted && h.Debt.Row == 0
+		wait, fits := span.Draw(lo, hi, draw), c.mayPayLate(r) && span.Add(now, hi) <= min(h.Full, c.waitsFrom)+young
+		unknown := refusal == budget.Exhausted && h.Debt.Row == 0 && !h.Debt.Stops(r.Budget, c.Route)
 		if !fits && unknown && h.Debt.Recent > 0 {
-			wait = span.Sub(h.Full+young, now)
+			wait = span.Sub(min(h.Full, c.waitsFrom)+young, now)
 			fits = wait > 0
 		}
 		if fits && wait <= c.TimeLeft(now) {

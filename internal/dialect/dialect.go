@@ -116,7 +116,7 @@ func (f *Field) read(status int, h http.Header, now time.Time) (wait time.Durati
 			return 0, false
 		}
 	}
-	wait, ok = f.Form(ofSpent(h[f.Name], h[f.Left]), h, now)
+	wait, ok = f.Form(f.ofSpent(h, now), h, now)
 	return max(0, wait), ok && wait >= 0
 }
 

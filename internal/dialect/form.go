@@ -28,7 +28,7 @@ func longest(read func(value string, h http.Header, now time.Time) (time.Duratio
 			begun := "" // what is no value, and may be the beginning of one
 			for value := range strings.SplitSeq(line, ",") {
 				wait, ok := time.Duration(0), false
-				if begun != "" {
+				if begun != "" && !syntax.IsDigits(strings.Trim(value, " \t")) {
 					wait, ok = read(strings.Trim(begun+","+value, " \t"), h, now)
 				}
 				if !ok {
@@ -218,14 +218,19 @@ func isSpent(lines []string) (spent, ok bool) {
 	return spent, ok
 }
 
-// ofSpent returns those of the values in lines whose limits are used up, as left says in the
-// same order, or all if left doesn't list as many.
-func ofSpent(lines, left []string) (some []string) {
+// ofSpent returns those of the values of f in h whose limits are used up, as the field Left says
+// in the same order, or all if it doesn't list as many, or if one is no value: its comma may be
+// that of a date.
+func (f *Field) ofSpent(h http.Header, now time.Time) (some []string) {
+	lines, left := h[f.Name], h[f.Left]
 	values, lefts := strings.Split(strings.Join(lines, ","), ","), strings.Split(strings.Join(left, ","), ",")
 	if len(values) != len(lefts) || len(values) > mostLimits {
 		return lines
 	}
 	for i, value := range values {
+		if _, ok := f.Form(values[i:i+1], h, now); !ok {
+			return lines
+		}
 		if spent, ok := isSpent(lefts[i : i+1]); spent || !ok {
 			some = append(some, value)
 		}

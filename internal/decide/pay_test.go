@@ -1,0 +1,118 @@
+// Copyright the retrip authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package decide_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/decide"
+	"github.com/retrip/retrip/internal/host"
+	"github.com/retrip/retrip/internal/play"
+)
+
+func stepOf(c *decide.Call, r play.Judge, h *host.Record, kind decide.Kind, o decide.Outcome, now time.Duration, draw uint64) decide.Action {
+	var a decide.Action
+	c.Step(r.Rules, h, &decide.Event{Kind: kind, Outcome: o}, &a, now, draw)
+	return a
+}
+
+var (
+	hung = decide.Outcome{Timeout: true, Idempotent: true, Replay: true, Took: 100 * time.Millisecond}
+	lost = decide.Outcome{Idempotent: true, Replay: true, Took: time.Millisecond}
+	well = decide.Outcome{Status: 200, Took: time.Millisecond}
+	busy = decide.Outcome{Status: 503, Idempotent: true, Replay: true, Took: time.Millisecond}
+)
+
+func callTo(path string) *decide.Call {
+	c := &decide.Call{Attempts: 1}
+	c.Goes("GET", path)
+	return c
+}
+
+// A burst each 0.95 s: the wait for tokens of a burst's request is over after a second.
+func TestPayLate_WaitEnds(t *testing.T) {
+	r, h, begin := play.Rules(t, retrip.Policy{}), new(host.Record), time.Hour
+	burst := func(now time.Duration) {
+		for range 7 {
+			c := callTo("/a")
+			stepOf(c, r, h, decide.Ended, hung, now, play.Lowest)
+			stepOf(c, r, h, decide.Due, decide.Outcome{}, now, play.Lowest)
+		}
+	}
+	burst(begin)
+	c, now := callTo("/a"), begin
+	a := stepOf(c, r, h, decide.Ended, hung, now, play.Highest)
+	for a.Do == decide.Sleep && now < begin+time.Minute {
+		now += a.Wait
+		for range 40 {
+			stepOf(callTo("/a"), r, h, decide.Ended, well, now-50*time.Millisecond, 0)
+		}
+		burst(now - 50*time.Millisecond)
+		a = stepOf(c, r, h, decide.Due, decide.Outcome{}, now, play.Highest)
+	}
+	assert.LessOrEqual(t, now-begin, time.Second)
+}
+
+// 100 attempts time out at once, and nothing is answered: their retries leave a fifth of the tokens.
+func TestPayLate_LeavesAFifth(t *testing.T) {
+	r, h, sent := play.Rules(t, retrip.Policy{}), new(host.Record), 0
+	for range 100 {
+		c, now := callTo("/a"), time.Hour
+		a := stepOf(c, r, h, decide.Ended, hung, now, play.Highest)
+		for a.Do == decide.Sleep {
+			now += a.Wait
+			a = stepOf(c, r, h, decide.Due, decide.Outcome{}, now, play.Highest)
+		}
+		if a.Do == decide.Send {
+			sent++
+		}
+	}
+	assert.Equal(t, 5, sent)
+}
+
+// A route whose retries wait for successes gets none without tokens (rule 5).
+func TestPayLate_ObeysRoutes(t *testing.T) {
+	for name, fail := range map[string]decide.Outcome{"lost": lost, "timeout": hung} {
+		r, h, now := play.Rules(t, retrip.Policy{}), new(host.Record), time.Hour
+		for range 8 {
+			c := callTo("/dead")
+			for stepOf(c, r, h, decide.Ended, fail, now, play.Lowest).Do == decide.Sleep &&
+				stepOf(c, r, h, decide.Due, decide.Outcome{}, now, play.Lowest).Do == decide.Send {
+				now += time.Second
+			}
+			for range 60 {
+				stepOf(callTo("/good"), r, h, decide.Ended, well, now, play.Lowest)
+			}
+		}
+		now += time.Minute
+		assert.Equal(t, decide.RetriesFailing, stepOf(callTo("/dead"), r, h, decide.Ended, fail, now, play.Lowest).Reason)
+		var late []*decide.Call
+		for range 20 {
+			c := callTo("/good")
+			stepOf(c, r, h, decide.Ended, fail, now, play.Lowest)
+			stepOf(c, r, h, decide.Due, decide.Outcome{}, now, play.Lowest)
+			if c = callTo("/dead"); stepOf(c, r, h, decide.Ended, fail, now, play.Lowest).Do == decide.Sleep {
+				late = append(late, c)
+			}
+		}
+		for range 10 { // the last ten outcomes aren't timeouts
+			stepOf(callTo("/good"), r, h, decide.Ended, busy, now+300*time.Millisecond, play.Highest)
+		}
+		sent := 0
+		for _, c := range late {
+			a := decide.Action{Do: decide.Sleep}
+			for a.Do == decide.Sleep {
+				a = stepOf(c, r, h, decide.Due, decide.Outcome{}, now+900*time.Millisecond, play.Highest)
+			}
+			if a.Do == decide.Send {
+				sent++
+			}
+		}
+		assert.Zero(t, sent, name)
+	}
+}
