@@ -81,14 +81,13 @@ import (
 //
 // # Protection of the hosts
 //
-// Budget, 1 to 1 000 000 tokens, keeps retries from prolonging an outage. It starts full.
-// A success without a retry adds a fifth of a token. Of a request's failed retries, the
-// first costs half a token, or each 0.7 tokens while attempts time out. The Transport
-// makes no retry while too few tokens are left, but for bursts (docs/policy.md), or after
-// 0.6 times Budget requests in a row whose retries failed (0.4 times Budget retries in a
-// row, if the attempt timed out). First attempts are never refused, so successes refill
-// the budget; time alone does so only after an hour without a failure. A larger Budget
-// outlasts longer outages, and prolongs an overload of a fleet (P14).
+// Budget, 1 to 1 000 000 tokens, keeps retries from prolonging an outage. It starts full. A success
+// without a retry adds a fifth of a token. Of a request's failed retries, the first costs half a
+// token, or each 0.7 tokens while attempts time out. The Transport makes no retry while too few
+// tokens are left, but for bursts, or after 0.6 times Budget requests in a row whose retries failed
+// (0.4 times Budget retries in a row, if the attempt timed out). First attempts are never refused,
+// so successes refill the budget; time alone does so only after an hour without a failure. A larger
+// Budget outlasts longer outages, and prolongs an overload of a fleet (docs/promises.md, P14).
 //
 // FleetBudget, 1 to 1 000 000 tokens, should be about the number of requests
 // that all processes together send to the host in a quarter of a second, and the
