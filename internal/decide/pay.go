@@ -68,10 +68,11 @@ func (c *Call) payBudgetLate(r *Rules, h *host.Record, a *Action, now time.Durat
 	if refusal != 0 {
 		c.skipped++
 		lo, hi := r.Backoff.Window(c.backoffStep(), c.Wait)
-		wait, fits := span.Draw(lo, hi, draw), c.mayPayLate(r) && span.Add(now, hi) <= min(h.Full, c.waitsFrom)+young
+		end := min(h.Full, c.waitsFrom) + young
+		wait, fits := span.Draw(lo, hi, draw), c.mayPayLate(r) && span.Add(now, hi) <= end
 		unknown := refusal == budget.Exhausted && h.Debt.Row == 0 && !h.Debt.Stops(r.Budget, c.Route)
 		if !fits && unknown && h.Debt.Recent > 0 {
-			wait = span.Sub(min(h.Full, c.waitsFrom)+young, now)
+			wait = span.Sub(end, now)
 			fits = wait > 0
 		}
 		if fits && wait <= c.TimeLeft(now) {
