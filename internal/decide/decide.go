@@ -105,13 +105,13 @@ type Outcome struct {
 	Obeyed bool        // the host has obeyed o before, see Obey
 	Change host.Change // of the host by that, which nothing has reported
 
-	Lost int // status of a response that came before the error, or that it amounts to; 0 if none
+	LostStatus int // status of a response that came before the error, or that it amounts to; 0 if none
 }
 
 // Received returns the status of the response, lost or not; 0 means that there
 // was none. It is for what a refusal means to other requests, and Status is for
 // how the attempt ended.
-func (o *Outcome) Received() int { return cmp.Or(o.Status, o.Lost) }
+func (o *Outcome) Received() int { return cmp.Or(o.Status, o.LostStatus) }
 
 // Well reports whether o is an answer of a host that is well, whatever it says.
 func (o *Outcome) Well() bool {

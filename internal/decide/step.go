@@ -116,85 +116,6 @@ type retry struct {
 	allowed    bool // it has allowed it
 }
 
-// admit decides whether the attempt may be made now: it asks the gate or, before a
-// retry, whether the host is paused, and then the breaker. Only a gate or a breaker ever
-// holds back a first attempt.
-func (c *Call) admit(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
-	if h != nil {
-		switch {
-		case r.Gate:
-			c.atGate(r, h, a, now, draw)
-		case c.Attempts > 0:
-			c.obeyPause(r, h, a, now, draw)
-		}
-		if a.Do == Send && c.retry.unpaid {
-			c.payBudgetLate(r, h, a, now, draw)
-		}
-		if a.Do == Send && r.Breaker != nil && h.Guards != nil {
-			allowed, change := h.Guards.Breaker.Admit(r.Breaker, &c.pass, now, draw)
-			if a.Change = host.BreakerChanges[change]; !allowed {
-				a.Do, a.Reason = Refuse, BreakerOpen
-			}
-		}
-		if a.Do == Refuse && c.returnAll(h) {
-			a.Wakes = true
-		}
-	}
-	if a.Do != Send {
-		return
-	}
-	if c.retry.needsFleet && !h.Charged {
-		h.Charged = true
-		c.fleetPaid = account.Price(now - c.retry.askedAt)
-		a.Tokens = -float64(c.fleetPaid)
-	}
-	c.retry = retry{}
-	c.Attempts++
-}
-
-// atGate asks the gate of c.
-func (c *Call) atGate(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
-	pausedUntil := h.PausedUntil()
-	if h.Guards == nil && pausedUntil <= now {
-		return
-	}
-	q := c.gateRequest(r)
-	answer := h.Guard().Gates.Admit(&c.ticket, &q, now, pausedUntil, draw)
-	a.AtGate, a.Wakes, a.Wait = answer.Waits, answer.Wakes, answer.Wait
-	switch {
-	case answer.Refusal != 0:
-		a.Do, a.Reason = Refuse, gateReasons[answer.Refusal]
-	case answer.Wait > 0:
-		a.Do = Sleep
-	}
-}
-
-// gateRequest returns c as its gate sees it.
-func (c *Call) gateRequest(r *Rules) gate.Request {
-	return gate.Request{Key: c.Gate, Who: c.Waiter, Deadline: c.Deadline, Needed: c.needed, Patience: r.MaxWait}
-}
-
-// gateReasons maps a refusal of a gate to a reason.
-var gateReasons = [...]Reason{gate.TooLong: WaitTooLong, gate.Paused: HostPaused, gate.Late: Deadline}
-
-// obeyPause waits on if the host has asked for more time during the wait, and isn't seen to
-// answer: if it were one bad part that asks, its words to others would hold c forever.
-func (c *Call) obeyPause(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
-	paused := h.DoubtedFor(now)
-	if paused == 0 {
-		return
-	}
-	lo, hi := r.Backoff.ServerWindow(paused, c.backoffStep(), c.Wait)
-	left := c.TimeLeft(now)
-	// A host that keeps renewing its pause must not hold a caller without a deadline
-	// forever.
-	if lo > left || span.Add(span.Sub(now, c.waitsFrom), paused) > r.MaxWait {
-		a.Do, a.Reason = Refuse, HostPaused
-		return
-	}
-	a.Do, a.Wait = Sleep, span.Draw(lo, within(lo, hi, left), draw)
-}
-
 // judge decides after an attempt that ended in o, and records what o says about the
 // host. It checks, in this order: the caller has gone; what forbids a retry whatever the
 // host; the gate or the pause; the deadline; the breaker; the budget. The fleet's account
@@ -241,42 +162,6 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 	}
 	c.retry.needsFleet, c.retry.askedAt, c.retry.askedLast = true, now, now
 	a.Do, a.Reason, a.Wait = Ask, c.retry.reason, c.retry.wait
-}
-
-// settleFleet ends what the attempt has paid to the account, and says in a what the account gets.
-func (c *Call) settleFleet(h *host.Record, o *Outcome, a *Action, failed bool) {
-	// As with the budget, a retry counts no matter who ended it.
-	failed = failed || o.Canceled || !o.Well() && !o.Hopeless
-	paid := c.fleetPaid
-	a.Tokens, c.fleetPaid = account.Refund(paid, !failed), 0
-	if failed {
-		if paid > 0 && (c.polls || o.Pending()) && c.fleetRefundable < math.MaxUint8 {
-			c.fleetRefundable += account.Cost
-		}
-		return
-	}
-	a.Tokens += float64(c.fleetRefundable)
-	c.fleetRefundable = 0
-	if h != nil && (o.Status != 0 || paid > 0) {
-		// Even if the policy takes no part in the account: an earlier one may have
-		// charged it.
-		h.Charged = false
-	}
-	a.Pays = c.Account > 0 && paid == 0 && o.Status != 0 && c.Attempts == 1
-}
-
-// endCanceled ends an attempt whose caller has gone.
-func (c *Call) endCanceled(h *host.Record, a *Action, now time.Duration) {
-	a.Reason = Canceled
-	if c.Deadline != 0 && now >= c.Deadline {
-		a.Reason = Deadline
-	}
-	// The attempt was made, so its tokens stay spent, whoever ended it. Otherwise the
-	// callers' deadlines would make retries to an overloaded host free.
-	c.settleBudget()
-	if h != nil {
-		a.Wakes = c.returnAll(h)
-	}
 }
 
 // final returns the reason why nothing is sent after o, whatever the host says, or None.
@@ -356,6 +241,121 @@ func within(lo, hi, left time.Duration) time.Duration {
 		return lo + (left-lo)/3
 	}
 	return hi
+}
+
+// admit decides whether the attempt may be made now: it asks the gate or, before a
+// retry, whether the host is paused, and then the breaker. Only a gate or a breaker ever
+// holds back a first attempt.
+func (c *Call) admit(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
+	if h != nil {
+		switch {
+		case r.Gate:
+			c.atGate(r, h, a, now, draw)
+		case c.Attempts > 0:
+			c.obeyPause(r, h, a, now, draw)
+		}
+		if a.Do == Send && c.retry.unpaid {
+			c.payBudgetLate(r, h, a, now, draw)
+		}
+		if a.Do == Send && r.Breaker != nil && h.Guards != nil {
+			allowed, change := h.Guards.Breaker.Admit(r.Breaker, &c.pass, now, draw)
+			if a.Change = host.BreakerChanges[change]; !allowed {
+				a.Do, a.Reason = Refuse, BreakerOpen
+			}
+		}
+		if a.Do == Refuse && c.returnAll(h) {
+			a.Wakes = true
+		}
+	}
+	if a.Do != Send {
+		return
+	}
+	if c.retry.needsFleet && !h.Charged {
+		h.Charged = true
+		c.fleetPaid = account.Price(now - c.retry.askedAt)
+		a.Tokens = -float64(c.fleetPaid)
+	}
+	c.retry = retry{}
+	c.Attempts++
+}
+
+// atGate asks the gate of c.
+func (c *Call) atGate(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
+	pausedUntil := h.PausedUntil()
+	if h.Guards == nil && pausedUntil <= now {
+		return
+	}
+	q := c.gateRequest(r)
+	answer := h.Guard().Gates.Admit(&c.ticket, &q, now, pausedUntil, draw)
+	a.AtGate, a.Wakes, a.Wait = answer.Waits, answer.Wakes, answer.Wait
+	switch {
+	case answer.Refusal != 0:
+		a.Do, a.Reason = Refuse, gateReasons[answer.Refusal]
+	case answer.Wait > 0:
+		a.Do = Sleep
+	}
+}
+
+// gateRequest returns c as its gate sees it.
+func (c *Call) gateRequest(r *Rules) gate.Request {
+	return gate.Request{Key: c.Gate, Who: c.Waiter, Deadline: c.Deadline, Needed: c.needed, Patience: r.MaxWait}
+}
+
+// gateReasons maps a refusal of a gate to a reason.
+var gateReasons = [...]Reason{gate.TooLong: WaitTooLong, gate.Paused: HostPaused, gate.Late: Deadline}
+
+// obeyPause waits on if the host has asked for more time during the wait, and isn't seen to
+// answer: if it were one bad part that asks, its words to others would hold c forever.
+func (c *Call) obeyPause(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
+	paused := h.DoubtedFor(now)
+	if paused == 0 {
+		return
+	}
+	lo, hi := r.Backoff.ServerWindow(paused, c.backoffStep(), c.Wait)
+	left := c.TimeLeft(now)
+	// A host that keeps renewing its pause must not hold a caller without a deadline
+	// forever.
+	if lo > left || span.Add(span.Sub(now, c.waitsFrom), paused) > r.MaxWait {
+		a.Do, a.Reason = Refuse, HostPaused
+		return
+	}
+	a.Do, a.Wait = Sleep, span.Draw(lo, within(lo, hi, left), draw)
+}
+
+// settleFleet ends what the attempt has paid to the account, and says in a what the account gets.
+func (c *Call) settleFleet(h *host.Record, o *Outcome, a *Action, failed bool) {
+	// As with the budget, a retry counts no matter who ended it.
+	failed = failed || o.Canceled || !o.Well() && !o.Hopeless
+	paid := c.fleetPaid
+	a.Tokens, c.fleetPaid = account.Refund(paid, !failed), 0
+	if failed {
+		if paid > 0 && (c.polls || o.Pending()) && c.fleetRefundable < math.MaxUint8 {
+			c.fleetRefundable += account.Cost
+		}
+		return
+	}
+	a.Tokens += float64(c.fleetRefundable)
+	c.fleetRefundable = 0
+	if h != nil && (o.Status != 0 || paid > 0) {
+		// Even if the policy takes no part in the account: an earlier one may have
+		// charged it.
+		h.Charged = false
+	}
+	a.Pays = c.Account > 0 && paid == 0 && o.Status != 0 && c.Attempts == 1
+}
+
+// endCanceled ends an attempt whose caller has gone.
+func (c *Call) endCanceled(h *host.Record, a *Action, now time.Duration) {
+	a.Reason = Canceled
+	if c.Deadline != 0 && now >= c.Deadline {
+		a.Reason = Deadline
+	}
+	// The attempt was made, so its tokens stay spent, whoever ended it. Otherwise the
+	// callers' deadlines would make retries to an overloaded host free.
+	c.settleBudget()
+	if h != nil {
+		a.Wakes = c.returnAll(h)
+	}
 }
 
 // startWait makes a the wait before the retry, of which some has passed.

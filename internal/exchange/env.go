@@ -42,7 +42,7 @@ type Tables struct {
 // stack frames of its callers small.
 //
 //go:noinline
-func (env *Env) calm(req *http.Request) bool { return env.Hosts.Calm(req.URL, new(host.Place)) }
+func (env *Env) calm(req *http.Request) bool { return env.Hosts.Calm(req.URL, new(host.Position)) }
 
 // instant returns the instant of a reading of the clock.
 func (env *Env) instant(t time.Time) time.Duration { return t.Sub(env.Epoch) }

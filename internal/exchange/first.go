@@ -44,8 +44,8 @@ type first struct {
 	made  bool
 	resp  *http.Response
 	err   error
-	began time.Time  // if that matters
-	place host.Place // of the host
+	began time.Time     // if that matters
+	place host.Position // of the host
 }
 
 // suffices makes the attempt, and reports whether its answer needs nothing but to be

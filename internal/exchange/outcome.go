@@ -159,17 +159,17 @@ func (x *journey) classifyFailure(came *http.Response, err error) {
 	o.Hopeless = o.Hopeless && o.Verdict == decide.ByRule
 	if came == nil {
 		if fault.AsksForCalm(err) {
-			o.Lost = http.StatusTooManyRequests
+			o.LostStatus = http.StatusTooManyRequests
 		}
 		return
 	}
 	// What the server said about retries holds, though its body broke or it came too late.
-	o.Lost = came.StatusCode
+	o.LostStatus = came.StatusCode
 	if o.Verdict == decide.ByRule {
-		said := x.cfg.Dialects.Advice(o.Lost, came.Header)
+		said := x.cfg.Dialects.Advice(o.LostStatus, came.Header)
 		o.Forbidden, o.OfRate = said == dialect.Stop, said == dialect.Throttle
 	}
-	x.readRetryAfter(o.Lost, came.Header)
+	x.readRetryAfter(o.LostStatus, came.Header)
 	if l.resp == nil {
 		l.kept.Status, l.lost = came.StatusCode, came.Header
 	}

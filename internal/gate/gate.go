@@ -28,7 +28,7 @@ type gate struct {
 	nextRelease     time.Duration // the earliest that the pace allows
 	lastRelease     time.Duration // if there is a probe, its own
 	probe           probe
-	shut            bool // it has made requests wait, and may still: before, only the queue is valid
+	begun           bool // it has made requests wait, and may still: before, only the queue is valid
 	dropped         bool // the gate no longer belongs to its key
 
 	// Of the last pause of this gate's own making:
@@ -65,7 +65,7 @@ type Ticket struct {
 // RetryAfterLeft returns how much longer the server has asked to wait at the gate at which c has
 // been, or 0.
 func (c *Ticket) RetryAfterLeft(now time.Duration) time.Duration {
-	if c.gate == nil || !c.gate.shut {
+	if c.gate == nil || !c.gate.begun {
 		return 0
 	}
 	return max(0, span.Sub(c.gate.retryAfterUntil, now))
@@ -133,7 +133,7 @@ const (
 // opens returns the instant at which pause and pace allow the next release, for
 // a host that is paused until pausedUntil.
 func (g *gate) opens(pausedUntil time.Duration) time.Duration {
-	if !g.shut {
+	if !g.begun {
 		return pausedUntil
 	}
 	next := g.nextRelease
@@ -164,7 +164,7 @@ func (g *gate) mustNotWait(w *waiter, ahead int, now, pausedUntil time.Duration)
 		return Paused
 	case max(at, now) > w.until:
 		return Late
-	case !g.shut || g.pace.free:
+	case !g.begun || g.pace.free:
 		// Only the pause is known.
 		return 0
 	}
@@ -232,7 +232,7 @@ func (g *gate) admit(c *Ticket, q *Request, now, pausedUntil time.Duration) Answ
 func (g *gate) release(c *Ticket, now time.Duration) {
 	c.passed = max(c.passed, g.queue.release(c.number))
 	c.Out, c.epoch, c.sent = true, g.epoch, now
-	if !g.shut {
+	if !g.begun {
 		return
 	}
 	c.gap, g.lastRelease = g.pace.gap(), now
@@ -268,7 +268,7 @@ func (g *gate) probes(c *Ticket) bool {
 func (g *gate) accept(c *Ticket, now time.Duration) {
 	out := c.Out
 	c.Out = false
-	if !g.shut {
+	if !g.begun {
 		return
 	}
 	g.accepted++
@@ -299,7 +299,7 @@ func (g *gate) refuse(c *Ticket, retryAfter, now time.Duration, epoch uint32, dr
 	c.Out = false
 	c.refused += min(1, math.MaxUint8-c.refused)
 	retryAfter = min(retryAfter, PauseMost)
-	if !g.shut {
+	if !g.begun {
 		g.begin(retryAfter, now)
 	}
 	news := current && g.fresh || retryAfter == 0 && g.pace.free && g.pace.good > 0
@@ -362,7 +362,7 @@ func (g *gate) close(pause, now time.Duration, epoch uint32, draw uint64) {
 func (g *gate) begin(pause, now time.Duration) {
 	g.pace = firstPace(pause, now)
 	g.pace.restart(pause)
-	g.shut, g.retryAfterUntil, g.closedUntil, g.lastWait, g.nextRelease, g.pausedAt = true, now, now, now, now, now
+	g.begun, g.retryAfterUntil, g.closedUntil, g.lastWait, g.nextRelease, g.pausedAt = true, now, now, now, now, now
 }
 
 // doubled returns d, doubled n times, but at most the longest pause that the
@@ -376,7 +376,7 @@ func doubled(d time.Duration, n int) time.Duration {
 
 // idle reports whether the gate has no state worth keeping.
 func (g *gate) idle(now time.Duration) bool {
-	if !g.shut {
+	if !g.begun {
 		return g.queue.len() == 0
 	}
 	keep := max(idleAfter, time.Duration(g.pace.plateau()*float64(time.Second)))

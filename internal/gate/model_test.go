@@ -18,7 +18,7 @@ import (
 // model is the rule of docs/rate-limits.md, in seconds and requests per
 // second, without a queue.
 type model struct {
-	shut, free, fresh, paused                bool
+	begun, free, fresh, paused               bool
 	low, top, unit, x, since, accepted       float64
 	from, good, bad, best, could, was, until float64
 	misses                                   int
@@ -102,8 +102,8 @@ func (m *model) judge(now, pause float64, news, named bool) bool {
 
 // refuse reports whether the refusal concerns its own request alone.
 func (m *model) refuse(now, gap, retryAfter float64, current bool) bool {
-	if !m.shut {
-		*m = model{shut: true, free: true, low: 1e5, from: now, until: now, since: now, closed: now}
+	if !m.begun {
+		*m = model{begun: true, free: true, low: 1e5, from: now, until: now, since: now, closed: now}
 		if retryAfter > 0 {
 			m.low = min(1e5, 8/retryAfter)
 		}
@@ -179,7 +179,7 @@ func TestGate_PaceModel(t *testing.T) {
 			if n--; now > 1e6*time.Second {
 				break // the gaps would last hours
 			}
-			if m.shut {
+			if m.begun {
 				// The pace decides when requests are sent. A refusal is more
 				// likely the further the pace is above the limit.
 				c := new(Ticket)
@@ -215,10 +215,10 @@ func TestGate_PaceModel(t *testing.T) {
 			s := out[i]
 			out = slices.Delete(out, i, i+1)
 			now += time.Duration(random.Int64N(1e8))
-			refused := !m.shut && random.IntN(5) == 0 || m.shut && (m.rate() > limit*(0.9+random.Float64()/5) || random.Float64() < noise)
+			refused := !m.begun && random.IntN(5) == 0 || m.begun && (m.rate() > limit*(0.9+random.Float64()/5) || random.Float64() < noise)
 			if !refused {
 				gates.Pass(s.c, "", true, now, never)
-				if m.shut {
+				if m.begun {
 					m.accept(s.gap, (now - s.at).Seconds(), s.current, s.limited)
 				}
 			} else {
@@ -232,7 +232,7 @@ func TestGate_PaceModel(t *testing.T) {
 					}
 				}
 			}
-			if m.shut {
+			if m.begun {
 				g := &gates.own
 				if !near(m.rate(), g.pace.rate()) || math.Abs(m.closed-g.closedUntil.Seconds()) > 1e-6 || m.misses != g.misses {
 					t.Fatalf("%v a second, closed until %v, %d misses; the model says %v, %v, %d",

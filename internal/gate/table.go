@@ -36,7 +36,7 @@ func (s *Table) of(c *Ticket, key string, now time.Duration) *gate {
 		// The number belonged to another gate.
 		c.gate, c.number, c.Out, c.Waited = g, 0, false, false
 	}
-	if g.shut && g.idle(now) {
+	if g.begun && g.idle(now) {
 		// Requests that the gate has released may come back, so it must not
 		// give their numbers again.
 		*g = gate{queue: queue{last: g.queue.last}}
@@ -126,7 +126,7 @@ func (s *Table) IdleFor(key string, now time.Duration) bool {
 // now.
 func (s *Table) Binding(now time.Duration) bool {
 	for g := range s.all() {
-		if g.queue.len() > 0 || g.shut && g.closedUntil > now {
+		if g.queue.len() > 0 || g.begun && g.closedUntil > now {
 			return true
 		}
 	}
@@ -137,7 +137,7 @@ func (s *Table) Binding(now time.Duration) bool {
 func (s *Table) Waiting(now time.Duration) (waiting int, closed time.Duration) {
 	for g := range s.all() {
 		waiting += g.queue.len()
-		if g.shut {
+		if g.begun {
 			closed = max(closed, span.Sub(g.closedUntil, now))
 		}
 	}
@@ -195,7 +195,7 @@ func (s *Table) Admit(c *Ticket, q *Request, now, pausedUntil time.Duration, dra
 	if g == nil {
 		return Answer{}
 	}
-	if !g.shut && pausedUntil > now {
+	if !g.begun && pausedUntil > now {
 		// The server paused the host for another key, or for requests whose
 		// policy has no gate. The calls that wait for the end of the pause
 		// must not all go at that instant.
@@ -219,7 +219,7 @@ func (s *Table) Admit(c *Ticket, q *Request, now, pausedUntil time.Duration, dra
 func (s *Table) Refuse(c *Ticket, key string, retryAfter, now, pausedUntil time.Duration, draw uint64) (longer, wakes bool) {
 	g := s.made(c, key, now)
 	before := g.retryAfterUntil
-	if !g.shut {
+	if !g.begun {
 		before = now
 	}
 	if g.refuse(c, retryAfter, now, s.epoch+1, draw) {
@@ -255,7 +255,7 @@ func (s *Table) Leave(c *Ticket, pausedUntil time.Duration) (wakes bool) {
 // wait, and why c must not wait there.
 func (s *Table) Outlook(c *Ticket, q *Request, now, pausedUntil time.Duration) (time.Duration, Refusal) {
 	g := s.of(c, q.Key, now)
-	if g == nil || !g.shut {
+	if g == nil || !g.begun {
 		return 0, 0
 	}
 	w := waiter{until: q.until(g.took), patience: q.Patience}

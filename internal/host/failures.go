@@ -110,11 +110,11 @@ func (f *Failures) Cancel(key hostkey.Key, now time.Duration) {
 
 // Knows reports whether Answer may have something to record of the host of u. While no host
 // fails, that costs one atomic load.
-func (f *Failures) Knows(u *url.URL, at *Place) bool {
+func (f *Failures) Knows(u *url.URL, at *Position) bool {
 	return f.some.Load() != 0 && f.has(u, at)
 }
 
-func (f *Failures) has(u *url.URL, at *Place) bool { return f.stripes[at.of(u)].has(u) }
+func (f *Failures) has(u *url.URL, at *Position) bool { return f.stripes[at.of(u)].has(u) }
 
 // Answer records that a request to the host of key has been answered now, if others have
 // failed in the last minutes. Only then, it reads the clock.

@@ -157,7 +157,7 @@ func TestFailures_Bounded(t *testing.T) {
 		_, ok := f.Find(name(i), now)
 		require.True(t, ok, "the last one is there")
 		if i == 0 {
-			require.True(t, f.Knows(&url.URL{Scheme: "https", Host: name(0).Host}, new(Place)))
+			require.True(t, f.Knows(&url.URL{Scheme: "https", Host: name(0).Host}, new(Position)))
 		}
 	}
 	runtime.GC()
@@ -177,9 +177,9 @@ func TestFailures_Bounded(t *testing.T) {
 	// Those that are over make room at once, and cost other hosts nothing.
 	late := names*time.Millisecond + FailureWindow + time.Second
 	last := &url.URL{Scheme: "https", Host: name(names - 1).Host}
-	assert.True(t, f.Knows(last, new(Place)))
+	assert.True(t, f.Knows(last, new(Position)))
 	assert.Empty(t, f.All(late))
-	assert.False(t, f.Knows(last, new(Place)))
+	assert.False(t, f.Knows(last, new(Position)))
 	for i := range 10 {
 		f.Fail(name(i), Failure{}, 0, late)
 	}

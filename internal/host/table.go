@@ -64,11 +64,11 @@ type Entry struct {
 func (t *Table) stripe(key hostkey.Key) *places { return &t.stripes[stripeOf(key)] }
 
 // Calm reports whether the host of u is in no trouble.
-func (t *Table) Calm(u *url.URL, at *Place) bool {
+func (t *Table) Calm(u *url.URL, at *Position) bool {
 	return t.entries.Load() == 0 || t.absent(u, at)
 }
 
-func (t *Table) absent(u *url.URL, at *Place) bool {
+func (t *Table) absent(u *url.URL, at *Position) bool {
 	s := &t.stripes[at.of(u)]
 	// If others owe, the host may be in trouble without a place of its own.
 	return !s.has(u) && s.indebted() == nil
@@ -404,13 +404,13 @@ func (s *stripe[V]) drop(key hostkey.Key) {
 	s.some.Add(-1)
 }
 
-// Place is where the host of one URL is in a table: the number of its stripe, from 1. It is
+// Position is where the host of one URL is in a table: the number of its stripe, from 1. It is
 // found on first use, and small, because it lies under every request that waits.
-type Place uint8
+type Position uint8
 
-func (p *Place) of(u *url.URL) int {
+func (p *Position) of(u *url.URL) int {
 	if *p == 0 {
-		*p = Place(1 + stripeOf(hostkey.Of(u)))
+		*p = Position(1 + stripeOf(hostkey.Of(u)))
 	}
 	return int(*p - 1)
 }

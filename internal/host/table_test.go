@@ -69,11 +69,11 @@ func TestHostTable_MakesAndDrops(t *testing.T) {
 	r := play.Rules(t, retrip.Policy{})
 	key := hostkey.Key{Host: "example.com", Port: "443"}
 	u := &url.URL{Scheme: "https", Host: "Example.com"}
-	assert.True(t, table.Calm(u, new(host.Place)))
+	assert.True(t, table.Calm(u, new(host.Position)))
 	assert.Nil(t, table.Pin(key, 0), "a healthy host has no entry")
 
 	e := failAt(&table, key, r, refusal, 0)
-	assert.False(t, table.Calm(u, new(host.Place)))
+	assert.False(t, table.Calm(u, new(host.Position)))
 	assert.EqualValues(t, 1, table.Entries())
 	assert.Same(t, e, table.Pin(key, 0))
 	table.Unpin(e, 0)
@@ -85,7 +85,7 @@ func TestHostTable_MakesAndDrops(t *testing.T) {
 	}
 	succeedAt(&table, key, r, 0)
 	assert.Nil(t, table.Pin(key, 0), "healed")
-	assert.True(t, table.Calm(u, new(host.Place)))
+	assert.True(t, table.Calm(u, new(host.Position)))
 	assert.Empty(t, inTrouble(&table, 0))
 
 	assert.NotSame(t, e, failAt(&table, key, r, refusal, 0))
@@ -242,7 +242,7 @@ func TestHostTable_NeverForgets(t *testing.T) {
 			// This goroutine alone decides about its host.
 			key, u := hostkey.Key{Host: name, Port: "443"}, &url.URL{Scheme: "https", Host: name}
 			look := func(want bool, when string) bool {
-				return assert.Equal(t, want, table.Calm(u, new(host.Place)), "%s %s", name, when)
+				return assert.Equal(t, want, table.Calm(u, new(host.Position)), "%s %s", name, when)
 			}
 			for range testenv.Size(500, 5000) {
 				failAt(&table, key, r, refusal, 0)

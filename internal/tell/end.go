@@ -40,7 +40,7 @@ func (t *Teller) Done(h *host.Entry, o *decide.Outcome, last *Shown, waits bool)
 			t.Failed(o, last.Err, last.Blame)
 		}
 		t.remember(end, reason, t.failure)
-	case own && t.Failures.Knows(t.Req.URL, new(host.Place)):
+	case own && t.Failures.Knows(t.Req.URL, new(host.Position)):
 		t.RecordAnswer()
 	}
 	if waits {
