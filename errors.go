@@ -34,7 +34,7 @@ const (
 	ReasonBodyNotReplayable Reason = "body_not_replayable" // the request body can't be replayed
 	ReasonRetryForbidden    Reason = "retry_forbidden"     // the server said not to retry
 	ReasonWaitTooLong       Reason = "wait_too_long"       // the server asked for a wait longer than Policy.MaxWait
-	ReasonHostPaused        Reason = "host_paused"         // the host asked all clients to pause for longer than MaxWait or the deadline allows
+	ReasonHostPaused        Reason = "host_paused"         // the host or, at a gate, the key is paused for longer than MaxWait or the deadline allows
 	ReasonDeadline          Reason = "deadline"            // the deadline leaves no time for the wait and another attempt
 	ReasonBreakerOpen       Reason = "breaker_open"        // the breaker of the host is open
 	ReasonBudgetExhausted   Reason = "budget_exhausted"    // the retry budget of the host has too few tokens
@@ -63,9 +63,9 @@ type Error struct {
 	// ReasonHostPaused and ReasonBreakerOpen; 0 if that isn't known.
 	RetryAfter time.Duration
 
-	// Err wraps the errors of the attempts, the last one first: of more than 16, the first
-	// and the last eight and a count of the others; of one before the last whose text is
-	// longer than 64 KiB, only a part of the text. It is nil if there was no error.
+	// Err wraps the errors of the attempts, and why there was no other, the last one first:
+	// of more than 16, the first and the last eight and a count of the others; of a text
+	// before the last that is longer than 64 KiB, only a part. It is nil without an error.
 	Err error
 
 	last error // the most recent error in Err, for Timeout

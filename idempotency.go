@@ -13,8 +13,9 @@ import (
 )
 
 // What isn't idempotent is retried only if no server has processed it (P6 in
-// docs/promises.md): by the error, see last.neverProcessed in package exchange, or by a
-// status of Policy.Unprocessed. decide.Rules.repeatable puts that together.
+// docs/promises.md): by the error, see last.neverProcessed in package exchange, by a status of
+// Policy.Unprocessed or a 421, or because Classify says so. decide.Rules.repeatable puts that
+// together.
 
 // Idempotent reports whether sending req twice has the same effect as sending
 // it once: by its method (RFC 9110 §9.2.2), by a key, or because the policy

@@ -44,8 +44,8 @@ type Backoff struct {
 	// Cap is the highest ceiling. Cap can't be Off. The default is 10 s.
 	Cap time.Duration `json:"cap"`
 	// ThrottleBase replaces a shorter Base after a refusal that names no wait, by a
-	// Retry-After above 0 or in a dialect; Cap limits it too. A [Gate] uses its own
-	// pace instead, and the pause of a host takes precedence. The default is 1 s.
+	// Retry-After above 0 or in a dialect; Cap limits it too. The pace of a [Gate], once there is
+	// one, and the pause of a host take precedence. The default is 1 s.
 	ThrottleBase time.Duration `json:"throttle_base"`
 	// Jitter says how a wait is drawn. The default is FullJitter.
 	Jitter Jitter `json:"jitter"`
@@ -110,8 +110,8 @@ const (
 // as a probe. If more than an eighth of the requests are refused, or the pauses are
 // long, the others follow at a pace that the gate learns, while the pace helps. Until
 // then, a refusal that names no time holds back only its own request. A request fails
-// at once if it would miss its deadline or if the server asks for more than
-// Policy.MaxWait. A gate is for a host that limits the rate of one or a few processes.
+// once it must miss its deadline, or if the server asks for more than Policy.MaxWait. A
+// gate is for a host that limits the rate of one or a few processes.
 type Gate struct {
 	// Enabled switches the gate on or off. The default is off.
 	Enabled Switch `json:"enabled"`

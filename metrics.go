@@ -84,7 +84,7 @@ func (m *Metrics) make() {
 	countBy(meter.Hedges, "hedges_total", "Hedges sent, by result: won if the request got its answer from the hedge, lost if from the other attempt, failed if the hedge failed.", "result", meter.HedgeResults)
 	countBy(meter.HedgeSkips, "hedges_skipped_total", "Requests that were late without getting a hedge, by reason.", "reason", meter.HedgeSkipReasons)
 	countBy(meter.Transitions, "breaker_transitions_total", "State changes of host breakers, by new state.", "to", breaker.Names[:])
-	count(meter.Pauses, "pauses_total", "Times that a host asked all clients to wait.")
+	count(meter.Pauses, "pauses_total", "Times that the pause of a host began or grew, because it asked all clients to wait or, at a gate, refused one.")
 	countBy(meter.Resumes, "body_resumes_total", "Response bodies that broke while being read with Policy.Resume, by result: continued, or the reason why not.", "result", texts(resumeResults))
 	count(meter.ResumedBytes, "body_resumed_bytes_total", "Bytes of continued response bodies that did not have to be sent again.")
 	count(meter.Stalls, "body_stalls_total", "Response bodies that made no progress for Policy.BodyIdleTimeout.")

@@ -58,11 +58,11 @@ import (
 // TRACE or a request with a key after a dead pooled connection. IdempotencyKey is for
 // hosts that document the header.
 //
-// net/http makes hidden sends: it repeats some requests by itself, even
-// POSTs, and endlessly with some HTTP/2 servers. After ten sends, a derived attempt
-// (see [Transport]), such as one with a timeout, fails like any other, so there may
-// be 10 times MaxAttempts sends in all. Other attempts have no bound: for servers
-// that you don't trust, set AttemptTimeout.
+// net/http makes hidden sends: it repeats some requests by itself, even POSTs, and
+// endlessly with some HTTP/2 servers. After ten sends, not counting those over dead HTTP/1
+// connections of the pool, a derived attempt (see [Transport]), such as one with a
+// timeout, fails like any other. Other attempts have no bound: for servers that you don't
+// trust, set AttemptTimeout.
 //
 // # Response bodies
 //

@@ -51,8 +51,8 @@ type Event struct {
 	Attempt int           // number of the attempt that begins or, in other hooks, of the last one made; the first is 1, and 0 means none yet
 
 	// StatusCode, Header and Err are the outcome of the last attempt. If a response came
-	// too late or its body broke, all are set. Header is read-only, and nil after the
-	// wait before a retry, which drops the response: Retry is the hook that sees each.
+	// too late, its body broke or GetBody then failed, all are set. Header is read-only, and
+	// nil after the wait before a retry, which drops the response: Retry sees each.
 	StatusCode int
 	Header     http.Header
 	Err        error
@@ -69,7 +69,7 @@ type Event struct {
 	Wait       time.Duration
 	FromServer bool
 
-	Sends   int           // how often net/http sent the request in the last attempt; 0 means unknown
+	Sends   int           // how many connections net/http got for the request in the last attempt; 0: none, or unknown
 	Elapsed time.Duration // time since RoundTrip began
 
 	maxWait time.Duration // the policy's MaxWait if it is the reason to give up; 0 otherwise

@@ -49,7 +49,7 @@ type Attempt struct {
 	sent    bool                        // the last use of the base got a connection
 	late    bool                        // the time limit passed before the alarm was stopped
 	using   atomic.Bool                 // the base is at work
-	refused int32                       // sends that the server provably didn't process, each followed by one of ours
+	refused int32                       // sends that the server provably didn't process, each followed by another
 	upload  atomic.Pointer[body.Ending] // the last request body, if it matters whether it was sent
 	hooks   atomic.Pointer[hooks]
 }
@@ -315,7 +315,8 @@ func (a *Attempt) MayUseAgain() bool {
 	return a.sent && a.Processable() == 1 && a.Err() == nil && a.refused < maxSends
 }
 
-// Sends returns how many connections the base got for the request, each for one send.
+// Sends returns how many connections the base got for the request, each for one send: nothing
+// shows how many bytes it then sent.
 func (a *Attempt) Sends() int {
 	_, sends := a.state()
 	return sends

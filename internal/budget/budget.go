@@ -184,7 +184,8 @@ func (d *Debt) GiveUp(r Rule, f Failure) {
 }
 
 // Succeed records a success: that of a first attempt if first is true, or else of a
-// retry, if the budget allowed it. paid is what the retries of the request took.
+// retry, if the budget allowed it. paid is what comes back: what that retry took, and earlier ones
+// that only asked again.
 func (d *Debt) Succeed(r Rule, paid int32, first, retry, slow bool, route uint32) {
 	if r.Size == 0 || d.Clear() {
 		return

@@ -2,9 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package decide is the machine that takes a request through its attempts: an event goes
-// in, with an instant and a random number, and an action comes out. It has no clock, waits
-// for nothing and allocates nothing. Transport drives it with real outcomes, package sim
-// with simulated ones.
+// in, with an instant and a random number, and an action comes out. It has no clock and waits
+// for nothing. Transport drives it with real outcomes, package sim with simulated ones.
 //
 // All instants are durations since an epoch that the caller chooses, which must be the
 // same for all calls to one host. A draw must be uniformly distributed. The functions
@@ -29,7 +28,7 @@ import (
 type Call struct {
 	Deadline time.Duration // instant by which the response must arrive; 0 means no deadline
 	Attempts int           // attempts made, including the last one
-	Wait     time.Duration // the last wait drawn
+	Wait     time.Duration // the last wait before a retry, as it was planned
 
 	// Gate names the gate at which the call waits, if the policy has gates. If
 	// empty, the call waits at the host's own gate.
@@ -53,7 +52,7 @@ type Call struct {
 
 	waitsFrom  time.Duration // instant at which the current wait began
 	needed     time.Duration // the time that the next attempt needs before the deadline
-	paid       int32         // micro-tokens that the last attempt, a retry, has paid to the host's budget
+	paid       int32         // micro-tokens that the retry which is planned or under way has paid to the host's budget
 	refundable int32         // those of earlier retries that come back if the request ends well
 
 	ticket gate.Ticket // of the host's gates
@@ -62,7 +61,7 @@ type Call struct {
 	// count as two attempts, but as one step of the backoff.
 	Hedged bool
 
-	budgeted        bool  // the last attempt is a retry that the budget allowed
+	budgeted        bool  // the budget has allowed that retry
 	polls           bool  // the last attempt only asks again: the answer before it was no failure of the host
 	cuts            uint8 // windows of waits that the deadline has cut
 	failed          uint8 // such retries that have failed
@@ -118,9 +117,10 @@ func (o *Outcome) Well() bool {
 	return o.Status > 0 && o.Status < 500 && !o.throttled()
 }
 
-// throttled reports whether the server has refused the request for its rate, as a 429 says,
+// throttled reports whether the server may have refused the request for its rate, as a 429 says,
 // a 503 that names a wait, whoever knows better, and any other 4xx that is retried and names
-// a wait, unless it is about the resource or the connection.
+// a wait, unless it is about the resource or the connection. A gate slows down for all of
+// these. As a reason, and to the budget, such a 503 is still a failure of the server.
 func (o *Outcome) throttled() bool {
 	if o.OfRate || o.Verdict == Throttle {
 		return true

@@ -55,8 +55,9 @@ func (r *Rules) repeatable(o *Outcome) bool {
 	return o.Idempotent || o.Verdict >= Unprocessed || r.Unprocessed.Has(o.Status)
 }
 
-// pauses reports whether the wait that o names applies to all requests to the host. That of
-// another refusal applies to one key or tenant, and only a gate obeys it for other requests.
+// pauses reports whether the wait that o names pauses the whole host: it holds back retries of
+// all requests or, at a gate, all attempts. That of another refusal applies to one key or
+// tenant, and only a gate obeys it for other requests.
 func (r *Rules) pauses(o *Outcome) bool {
 	return !r.others && (o.Received() == http.StatusServiceUnavailable || o.OfAll && o.throttled())
 }
@@ -125,6 +126,8 @@ func (r *Rules) State(h *host.Record, now time.Duration) State {
 		s.Breaker, s.OpenFor = h.Guards.Breaker.State, h.Guards.Breaker.OpenFor(now)
 	}
 	waiting, closed := h.Guards.Gates.Waiting(now)
-	s.Waiting, s.PausedFor = waiting, max(s.PausedFor, closed)
+	if s.Waiting = waiting; r.Gate { // so does a gate
+		s.PausedFor = max(s.PausedFor, closed)
+	}
 	return s
 }

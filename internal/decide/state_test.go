@@ -45,6 +45,10 @@ func TestHostState_InTrouble(t *testing.T) {
 	assert.LessOrEqual(t, s.OpenFor, 15*time.Second)
 	assert.Equal(t, 1, s.Waiting)
 
+	off := *r.Rules
+	off.Gate, off.Breaker = false, nil
+	assert.Equal(t, decide.State{Tokens: 4.5, Size: 5, FailedRetries: s.FailedRetries, Waiting: 1}, off.State(&h, 0), "what is switched off holds nothing back")
+
 	later := r.State(&h, 5*time.Second)
 	assert.Equal(t, 15*time.Second, later.PausedFor)
 	assert.Equal(t, s.OpenFor-5*time.Second, later.OpenFor)

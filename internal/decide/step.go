@@ -46,7 +46,7 @@ type Action struct {
 	OfRoute    bool          // of RetriesFailing: retries of the route are stopped, not all of the host
 	Reason     Reason        // of a retry, with the Ask, Sleep or Queue that follows its attempt; or why there is none
 	Change     host.Change   // of the host's state
-	Wait       time.Duration // of Sleep, the longest for as long as nothing wakes the call; of Queue and Ask, an estimate; of Answer and Refuse, see readyIn
+	Wait       time.Duration // of Sleep, for how long unless the call is woken; of Queue and Ask, an estimate; of Answer and Refuse, see readyIn
 	FromServer bool          // of a retry: the server has asked for its wait
 	Tokens     float64       // to add to the fleet's account now
 }
@@ -131,9 +131,11 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 	if h == nil {
 		return
 	}
-	paused := h.DoubtedFor(now) // before recordOutcome, which adds o's own pause
+	// What others were told holds back a request that was told nothing only while the host
+	// is in doubt. This comes before recordOutcome, which adds o's own pause.
+	paused := h.DoubtedFor(now)
 	if o.RetryAfter > 0 && r.pauses(o) {
-		paused = h.PausedFor(now) // whatever others were answered
+		paused = h.PausedFor(now)
 	}
 	c.recordOutcome(r, h, o, a, failed, now, draw)
 	if !failed {
@@ -164,7 +166,7 @@ func (c *Call) judge(r *Rules, h *host.Record, o *Outcome, a *Action, now time.D
 	a.Do, a.Reason, a.Wait = Ask, c.retry.reason, c.retry.wait
 }
 
-// final returns the reason why nothing is sent after o, whatever the host says, or None.
+// final returns the reason why nothing is sent after o, whatever the host's record holds, or None.
 func (c *Call) final(r *Rules, o *Outcome) Reason {
 	switch {
 	case o.Forbidden:
@@ -186,7 +188,7 @@ func (c *Call) final(r *Rules, o *Outcome) Reason {
 }
 
 // plan draws the wait of the retry after o, or returns why it can't be waited for. paused
-// is what was left of a pause of the host when o arrived.
+// is what a pause of the host still held it back when o arrived.
 func (c *Call) plan(r *Rules, h *host.Record, o *Outcome, paused, now time.Duration, draw uint64) Reason {
 	left, step := c.TimeLeft(now), c.backoffStep()
 	var atGate time.Duration

@@ -17,6 +17,9 @@ import (
 func (x *exchange) finish() (resp *http.Response, err error) {
 	o, last, waits := &x.event.Outcome, x.last.show(), x.bodyWaits()
 	if resp = x.last.resp; resp != nil {
+		if x.cause != nil {
+			last.Err = x.cause // why the next attempt would get no body
+		}
 		x.tell.Done(x.host, o, &last, waits)
 		x.last.inHand = false
 		if once := x.payload.Once; once != nil && once.Seal(bodyEnd(x.env.Base, resp)) {

@@ -59,7 +59,7 @@ func prove(err error, read Reader) proof {
 			}
 		}
 		switch {
-		case refusedStream(err):
+		case refusedStream(err), nothingWritten(err):
 			return unprocessed
 		case refusedText(err) || GoneAway(err):
 			return unprocessedByText
@@ -98,6 +98,13 @@ func proveAll(errs []error, read Reader) proof {
 // refusedStream reports whether err itself is an HTTP/2 RST_STREAM with the
 // code REFUSED_STREAM (RFC 9113 §8.7).
 func refusedStream(err error) bool { return hasCode(err, "StreamError", "StreamID", "Code", 0x7) }
+
+// nothingWritten reports whether err itself is net/http's error of an HTTP/1 connection that has
+// taken no byte of the request. net/http repeats even a POST after it, if it can.
+func nothingWritten(err error) bool {
+	t := reflect.TypeOf(err)
+	return t.PkgPath() == "net/http" && t.Name() == "nothingWrittenError"
+}
 
 // AsksForCalm reports whether err is, or wraps, an RST_STREAM or GOAWAY with the code
 // ENHANCE_YOUR_CALM (RFC 9113 §7), which says what a 429 says.

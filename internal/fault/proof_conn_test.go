@@ -236,6 +236,7 @@ func TestProof_NoConnection(t *testing.T) {
 		"a handshake times out": func(_ *testing.T, base *http.Transport) {
 			base.DialContext, base.TLSHandshakeTimeout = silent, time.Second
 		},
+		"no byte is taken": func(_ *testing.T, base *http.Transport) { base.DialTLSContext = stuffed },
 		"the proxy's handshake fails": func(_ *testing.T, base *http.Transport) {
 			base.DialContext = hangsUp(&dials)
 			proxied(base, "https://proxy:1")
@@ -267,8 +268,8 @@ func TestProof_NoConnection(t *testing.T) {
 			base := play.Keep(bad.RoundTrip)
 			assert.Error(t, testenv.Try(&retrip.Transport{Base: base, Policy: play.Steady}, play.MustRequest(t, "POST", "https://example.com/", strings.NewReader("once"))))
 			want := 1
-			if strings.HasSuffix(name, "SOCKS proxy hangs up") || strings.HasPrefix(name, "the proxy") {
-				want = 4 // net/http says that it comes from a dial
+			if strings.HasSuffix(name, "SOCKS proxy hangs up") || strings.HasPrefix(name, "the proxy") || name == "no byte is taken" {
+				want = 4 // net/http's error says so
 			}
 			assert.Equal(t, want, base.Attempts())
 		})
@@ -451,6 +452,16 @@ func silent(context.Context, string, string) (net.Conn, error) {
 	go func() { _, _ = io.Copy(io.Discard, server) }()
 	return client, nil
 }
+
+// stuffed dials a connection that takes no byte.
+func stuffed(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := silent(ctx, network, addr)
+	return stuffedConn{conn}, err
+}
+
+type stuffedConn struct{ net.Conn }
+
+func (stuffedConn) Write([]byte) (int, error) { return 0, syscall.EPIPE }
 
 // Before there was a connection, our own timeout is proof, and a base may wrap its error.
 //

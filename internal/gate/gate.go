@@ -28,7 +28,7 @@ type gate struct {
 	nextRelease     time.Duration // the earliest that the pace allows
 	lastRelease     time.Duration // if there is a probe, its own
 	probe           probe
-	begun           bool // it has made requests wait, and may still: before, only the queue is valid
+	begun           bool // the server has refused a request: before, only the queue is valid
 	dropped         bool // the gate no longer belongs to its key
 
 	// Of the last pause of this gate's own making:
@@ -50,7 +50,7 @@ type gate struct {
 // new request.
 type Ticket struct {
 	gate    *gate         // the gate at which the request has been; nil if none yet
-	number  int64         // number of its arrival there; 0 if none
+	number  int64         // its number in the queue, from when it first has to wait there; 0 before
 	gap     time.Duration // gap of the gate when it released the last attempt
 	sent    time.Duration // instant of that release
 	epoch   uint32        // epoch of the gate then
@@ -59,7 +59,7 @@ type Ticket struct {
 	Waited  bool          // the request waits, or has waited, for its next attempt
 	Out     bool          // the gate has released it and doesn't know the outcome yet
 	Alone   bool          // its last refusal says nothing about the other requests
-	limited bool          // only the pace kept it from being released earlier
+	limited bool          // it or others had to wait: if it is accepted, the pace may be higher
 }
 
 // RetryAfterLeft returns how much longer the server has asked to wait at the gate at which c has

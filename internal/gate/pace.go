@@ -13,8 +13,9 @@ import (
 // pace is the rate at which a gate releases requests, and how the gate
 // learns it from what the server accepts and refuses.
 //
-// While it is free, it doubles with each request that is accepted, and refusals don't
-// lower it: the gate only obeys each Retry-After. If many are refused, it rules, and
+// While it is free, it begins at a few requests per pause and doubles with each accepted request
+// that had to wait, and refusals don't lower it, but for the start after each Retry-After, which the
+// gate obeys. If many are refused, it rules, and
 // learns from news, the refusal of a request sent after the last pause. The next rate
 // is the geometric mean of the rate accepted since the previous news and the rate
 // refused, as the limit lies between the two. From there it climbs on a concave

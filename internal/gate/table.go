@@ -13,7 +13,7 @@ import (
 )
 
 // Table are the gates of one host: its own, and one for each key that the
-// host has refused. Their owner must lock them.
+// host has refused, or has made wait with all others. Their owner must lock them.
 type Table struct {
 	own   gate
 	keyed map[string]*gate
@@ -214,8 +214,8 @@ func (s *Table) Admit(c *Ticket, q *Request, now, pausedUntil time.Duration, dra
 }
 
 // Refuse records that the server refused c with a Retry-After, or 0 if it named none.
-// It reports whether the server told the host or its key to wait longer, and
-// whether any call must be woken.
+// It reports whether requests must wait for longer than the server had said before, if only until
+// the gate opens by its own rule, and whether any call must be woken.
 func (s *Table) Refuse(c *Ticket, key string, retryAfter, now, pausedUntil time.Duration, draw uint64) (longer, wakes bool) {
 	g := s.made(c, key, now)
 	before := g.retryAfterUntil

@@ -36,7 +36,7 @@ type Record struct {
 	routes *[budget.Routes]string // what StopRoute was told of those of Debt; nil until it was told of one
 
 	paused     atomic.Int64  // instant at which the pause ends that the host asked for; 0: it never did
-	doubtSince time.Duration // instant of the word that began the doubt about the whole host
+	doubtSince time.Duration // instant of the last word that left the whole host in doubt
 	proof      proof         // what good answers say about the pause
 	table      *Table        // counts the gates of keys of all its hosts; nil: this host counts its own
 }
@@ -126,7 +126,7 @@ func (h *Record) PauseUntil(until time.Duration) {
 	}
 }
 
-// proof is what good answers say about the pause of a host.
+// proof is what good answers say about the pause of a host (stories/pause_lifted.txt).
 type proof uint8
 
 const (
@@ -153,9 +153,9 @@ func (h *Record) RecordAnswer(began time.Duration) {
 	}
 }
 
-// DoubtedFor returns how much longer the pause holds back requests to which the host has
-// not named a wait: not at all while it also gives good answers. The caller must hold the
-// lock.
+// DoubtedFor returns how much longer the pause holds back requests that have been told no wait,
+// or have waited for as long as they were told: not at all while the host also gives good
+// answers. The caller must hold the lock.
 func (h *Record) DoubtedFor(now time.Duration) time.Duration {
 	if h.proof != doubt {
 		return 0

@@ -27,7 +27,7 @@ import (
 // unless the entry is in use, paused or behind a breaker. If no entry can be
 // evicted, the new hosts of a stripe share one entry, which has only a budget.
 //
-// While no host is in trouble, a request pays for one atomic load here. While
+// While no host is in trouble, a look costs one atomic load. While
 // some hosts are, a request to another host pays for a hash and, if their stripe
 // isn't empty, for a lock and a look into a map.
 type Table struct {
@@ -45,8 +45,8 @@ type places struct {
 	others atomic.Pointer[Entry] // entry of all hosts without a place; nil until there is one
 }
 
-// Entry is a host in the table. A request that fails there, or is held back, pins the entry
-// until the request ends, so that the request takes tokens from, and returns
+// Entry is a host in the table. A request that fails there, finds it in trouble or is held back pins
+// the entry until the request ends, so that the request takes tokens from, and returns
 // them to, the same entry. Whoever has pinned an entry or has locked its stripe may use
 // it: nobody drops it meanwhile.
 type Entry struct {

@@ -119,6 +119,9 @@ func (c *Copies) again(attempt int) (io.ReadCloser, error) {
 	}
 	defer c.leave()
 	made, err := c.req.GetBody()
+	if err != nil {
+		c.fault.Store(true)
+	}
 	if err != nil || made == nil {
 		return made, err
 	}

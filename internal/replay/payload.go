@@ -60,7 +60,7 @@ func (p *Payload) AtFault() bool {
 }
 
 // MayReplay reports whether a one-shot body can be replayed within the attempt. If
-// it reports true, the body stays replayable until then.
+// it reports true, the body stays replayable until the next attempt begins or Close is called.
 func (p *Payload) MayReplay() (again bool) {
 	if p.Once == nil {
 		return false
@@ -70,7 +70,7 @@ func (p *Payload) MayReplay() (again bool) {
 	return again
 }
 
-// Renew gets the body of the next attempt of req, unless it is a one-shot body. It may wait for
+// Renew prepares the body of the next attempt of req, for Attach. It may wait for
 // most, or until cancel is closed, for the last one to end. If nothing of a body in memory has been
 // sent so far, the next attempt gets the caller's own again: a caller whose buffer has been sent
 // expects to find it empty.

@@ -1,9 +1,9 @@
 // Copyright the retrip authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package replay provides the body of a request to several attempts: one that can be read
-// only once is kept (replay.go, kept.go), and others are made again (copies.go). Payload
-// chooses (payload.go).
+// Package replay provides the body of a request to several attempts: a stream is kept as it is
+// read, a file is read again by offset (replay.go, reader.go, kept.go), and others are made again
+// (copies.go). Payload chooses (payload.go).
 package replay
 
 import (
@@ -31,7 +31,7 @@ const (
 	Unfit              // the body is in memory, and not as long as announced: no attempt can send it
 	Memory             // the body is in memory, and GetBody is net/http's own
 	Gotten             // the caller's own code returns a body, perhaps the one reader again
-	Once               // the body can be read only once
+	Once               // there is one reader: a stream, or a file
 )
 
 // KindOf returns how the body of req can be replayed.
@@ -66,7 +66,7 @@ var ofNetHTTP = sync.OnceValue(func() (code []uintptr) {
 	return code
 })
 
-// Body provides a body that can be read only once to the attempts of its
+// Body provides a body of which there is one reader to the attempts of its
 // request. Each attempt gets the whole body, byte for byte, or none of it.
 type Body struct {
 	req *http.Request
@@ -80,7 +80,7 @@ type Body struct {
 	announced http.Header // the trailers before the first attempt
 
 	// mu is never held while the caller's body is read or closed; a file may be sought.
-	// The callers of unexported methods hold it.
+	// The callers of unexported methods hold it, but for free.
 	mu      sync.Mutex
 	current *reader
 	trailer http.Header   // of the attempt
