@@ -29,10 +29,6 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// toPresentTimes advances the clock of a bubble, which begins in the year 2000:
-// Unix times of that year have nine digits, and services send ten.
-func toPresentTimes() { time.Sleep(10 * 365 * 24 * time.Hour) }
-
 func TestLLMs_WaitsAsOpenAISaysAndStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
@@ -127,7 +123,6 @@ func TestServices_AnAttemptThatHangsEnds(t *testing.T) {
 func TestGitHub_ThePrimaryLimitIsWaitedForAndThenItSucceeds(t *testing.T) {
 	for _, status := range []int{403, 429} {
 		testenv.Bubble(t, strconv.Itoa(status), func(t *testing.T) {
-			toPresentTimes()
 			reset := time.Now().Add(42 * time.Minute)
 			a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
 				if n == 2 { // others have used up the next hour's quota
@@ -163,7 +158,6 @@ func TestGitHub_ASecondaryLimitIsGivenAMinuteAndThenMore(t *testing.T) {
 		"POST, as a 403":        {http.MethodPost, 403, nil},
 	} {
 		testenv.Bubble(t, name, func(t *testing.T) {
-			toPresentTimes()
 			a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
 				if n < 5 {
 					answer(w, tt.status, `{"message":"You have exceeded a secondary rate limit."}`, append(tt.header, "X-RateLimit-Remaining", "4711")...)
