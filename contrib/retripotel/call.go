@@ -33,12 +33,12 @@ const (
 )
 
 // call is one RoundTrip. Its hooks run one after another. Attempts may run beside
-// each other, and read only sent.
+// each other, and use only sent.
 type call struct {
 	span    trace.Span
 	metrics *instruments
 
-	sent    atomic.Int64 // attempts so far, including those before a redirect; a hedge counts when it has ended
+	sent    atomic.Int64 // attempts so far, including those before a redirect
 	last    retrip.Event
 	counted int // the last attempt whose hidden sends were counted
 }
@@ -58,9 +58,7 @@ func sentBefore(req *http.Request) int {
 
 func (c *call) trace() *retrip.Trace {
 	return &retrip.Trace{
-		Attempt: c.own(func(retrip.Event) { c.sent.Add(1) }),
 		Hedge: c.own(func(e retrip.Event) {
-			c.sent.Add(1)
 			c.span.AddEvent("hedge", trace.WithAttributes(hedgeResultKey.String(string(e.Reason)), waitSecondsKey.Float64(e.Wait.Seconds())))
 		}),
 		Retry: c.own(func(e retrip.Event) {
@@ -143,8 +141,10 @@ type resends struct{ base http.RoundTripper }
 
 func (r resends) RoundTrip(req *http.Request) (*http.Response, error) {
 	span := trace.SpanFromContext(req.Context())
-	if c, ok := req.Context().Value(callKey{}).(*call); ok && c.sent.Load() > 1 {
-		span.SetAttributes(semconv.HTTPRequestResendCount(int(c.sent.Load()) - 1))
+	if c, ok := req.Context().Value(callKey{}).(*call); ok {
+		if before := c.sent.Add(1) - 1; before > 0 {
+			span.SetAttributes(semconv.HTTPRequestResendCount(int(before)))
+		}
 	}
 	returned := false
 	defer func() {

@@ -247,6 +247,26 @@ func TestNew_RedirectsCountAsResends(t *testing.T) {
 	})
 }
 
+// A hedge is an attempt after the first, although that goes on.
+func TestNew_HedgesCountAsResends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wait := 50 * time.Millisecond
+		w := newWorld(t, func(http.ResponseWriter, *http.Request) {
+			if wait -= time.Millisecond; wait == 9*time.Millisecond {
+				time.Sleep(time.Second)
+			}
+			time.Sleep(wait)
+		})
+		client := w.client(retrip.Policy{Hedge: 0.2})
+		for range 41 {
+			w.do(t, client, http.MethodGet, "", nil)
+		}
+		attempts, _ := w.split()
+		last := attempts[len(attempts)-2:] // the hedge, and the attempt that it has beaten
+		assert.ElementsMatch(t, []any{nil, int64(1)}, []any{of(last[0].Attributes, "http.request.resend_count"), of(last[1].Attributes, "http.request.resend_count")})
+	})
+}
+
 func TestNew_Metrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
