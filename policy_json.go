@@ -122,6 +122,7 @@ func LoadPolicies(r io.Reader) (Policy, map[string]Policy, error) {
 // If anything is wrong, UnmarshalJSON leaves p unchanged.
 func (p *Policy) UnmarshalJSON(data []byte) error {
 	l := policyjson.NewLoader(data, jsonRule)
+	l.Part = true
 	var policy Policy
 	if err := l.Document(func(name string) error { return l.Member(&policy, name) }); err != nil {
 		return err

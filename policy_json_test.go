@@ -234,6 +234,8 @@ func TestPolicy_UnmarshalMistakeLeavesUnchanged(t *testing.T) {
 	assert.ErrorContains(t, p.UnmarshalJSON([]byte(`{"gate": {"enabled": true}} {}`)), "there is more data after the policy")
 	assert.ErrorContains(t, p.UnmarshalJSON([]byte(`{"hosts": {}}`)), "hosts: there is no such field")
 	assert.Equal(t, Policy{MaxAttempts: 7}, p)
+	part := struct{ Retries Policy }{}
+	assert.ErrorContains(t, json.Unmarshal([]byte("{\n\"retries\": {\n\"deadline\": 5}}"), &part), "retrip: line 2 of the policy: deadline: it is 5")
 }
 
 func FuzzLoadPolicies(f *testing.F) {

@@ -45,6 +45,9 @@ type Loader struct {
 	// element of a list, the path ends in "[element]".
 	Set func(path string, at Place)
 
+	// Part says that the input is a part of a larger one, whose lines nobody knows.
+	Part bool
+
 	data []byte
 	dec  *json.Decoder
 	rule Rule
@@ -401,6 +404,7 @@ func shown(token json.Token) string {
 // Place is a place in the input. It keeps the input in memory.
 type Place struct {
 	before []byte
+	of     string // what its line is one of, if that isn't all that the user sees
 	member string
 }
 
@@ -414,7 +418,11 @@ func (l *Loader) Place() Place {
 		}
 		member = strings.Join(names, ".")
 	}
-	return Place{l.data[:l.dec.InputOffset()], member}
+	of := ""
+	if l.Part {
+		of = " of the policy"
+	}
+	return Place{l.data[:l.dec.InputOffset()], of, member}
 }
 
 // shortBytes is how much of a name or a value errors show.
@@ -424,7 +432,7 @@ func short(text string) string { return redact.Short(text, shortBytes) }
 
 // Errorf returns an error that names the line and the member at p.
 func (p Place) Errorf(format string, args ...any) error {
-	return fmt.Errorf("retrip: line %d: %s: %w", 1+bytes.Count(p.before, []byte("\n")), p.member, fmt.Errorf(format, args...))
+	return fmt.Errorf("retrip: line %d%s: %s: %w", 1+bytes.Count(p.before, []byte("\n")), p.of, p.member, fmt.Errorf(format, args...))
 }
 
 // Errorf is Errorf of l's Place.

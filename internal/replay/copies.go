@@ -56,7 +56,7 @@ type copied struct {
 }
 
 var (
-	errShorter   = errors.New("retrip: Request.GetBody returned a body that ends earlier than the one before")
+	errShorter   = errors.New("retrip: the request body ends earlier than it did before")
 	errUnrewound = errors.New("retrip: Request.GetBody returned the body that an attempt has begun to read")
 	errInUse     = errors.New("retrip: the last attempt is still in a Read or Close of the request body")
 )

@@ -131,6 +131,9 @@ func (b *reader) readSection(p []byte) (int, error) {
 	if n > 0 {
 		r.pos = b.read
 	}
+	if r.least = max(r.least, b.read); err == io.EOF && b.read < r.least {
+		err = errShorter // the file has been cut meanwhile
+	}
 	b.whole = b.whole || err != nil
 	if body.AtFault(r.req.ContentLength, b.read, err) {
 		r.fault.Store(true)

@@ -96,6 +96,7 @@ type Body struct {
 	// What reads by offset leaves the caller's reader where it is, which net/http
 	// doesn't. So place moves it.
 	pos    int64 // bytes that the last attempt has read of part
+	least  int64 // and the most that any attempt has
 	placed int64 // the caller's reader is at off + placed
 
 	// The fields below are for streams.
