@@ -5,10 +5,12 @@ package retrip_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -182,6 +184,28 @@ func TestHostile_RetryAfter(t *testing.T) {
 				assert.LessOrEqual(t, took, max(tt.least*3/2, time.Duration(tt.calls-1)*time.Second))
 			})
 		}
+	}
+}
+
+// Not even a policy without bounds makes the longest wait a short one.
+//
+//retrip:promise P9
+func TestHostile_LongestWait(t *testing.T) {
+	for name, tt := range map[string]struct {
+		policy retrip.Policy
+		field  string
+	}{
+		"of the server":  {retrip.Policy{MaxWait: math.MaxInt64}, "9223372037"},
+		"of the backoff": {retrip.Policy{Backoff: retrip.Backoff{Base: math.MaxInt64, Cap: math.MaxInt64, Jitter: retrip.NoJitter}}, ""},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(time.Hour, cancel)
+			base := play.Base(play.Reply(429, "Retry-After: "+tt.field), play.Reply(200))
+			_, err := (&retrip.Transport{Base: base, Policy: tt.policy}).RoundTrip(play.Request(t, http.MethodGet, nil).WithContext(ctx))
+			assert.ErrorIs(t, err, context.Canceled)
+			assert.Equal(t, 1, base.Attempts())
+		})
 	}
 }
 

@@ -49,7 +49,7 @@ func (x *exchange) wait() decide.Kind {
 	}
 	// A Queue doesn't wait here: the call takes its place at the gate when it is due, at once.
 	var timer *time.Timer
-	if a.Do == decide.Sleep && a.Wait > 0 && a.Wait < span.Forever {
+	if a.Do == decide.Sleep && a.Wait > 0 && (a.Wait < span.Forever || !a.AtGate) {
 		timer = time.NewTimer(a.Wait)
 	}
 	if x.last.inHand {
