@@ -146,6 +146,8 @@ func TestError_Literal(t *testing.T) {
 // and however malformed the URL.
 func TestError_Redacted(t *testing.T) {
 	inner := errors.New("reset")
+	plain := fmt.Errorf("got a 502 from https://example.com/a@b: see http://go.dev/issue/1, or //x@y?z: %w", inner)
+	assert.Equal(t, "retrip: gave up after 1 attempt: "+plain.Error(), (&retrip.Error{Attempts: 1, Err: plain}).Error())
 	for _, err := range []error{
 		&url.Error{Op: "Get", URL: secretURL, Err: inner},
 		fmt.Errorf("wrapped: %w", &url.Error{Op: "Get", URL: secretURL, Err: inner}),
@@ -155,6 +157,9 @@ func TestError_Redacted(t *testing.T) {
 		&url.Error{Op: "Get", URL: "http://user:hunter2@example.com/?s3cret=\"\x01", Err: inner},
 		errors.Join(&url.Error{Op: "Get", URL: "http://a/?", Err: inner}, &url.Error{Op: "Get", URL: "http://a/?s3cret", Err: inner}),
 		&url.Error{Op: "Get", URL: "mailto:hunter2?s3cret", Err: inner},
+		fmt.Errorf("calling %s: %w", secretURL, inner),
+		fmt.Errorf("(%s), then %q: %w", "https://user:hunter2@example.com:8443?s3cret=http://b/s3cret", secretURL, inner),
+		fmt.Errorf("store: dial redis://:hunter2@cache:6379/0 failed: %w", inner),
 	} {
 		play.Bubble(t, fmt.Sprint(err), func(t *testing.T) {
 			_, got := (&retrip.Transport{Base: play.Base(play.Err(err)), Policy: play.Steady}).RoundTrip(play.Request(t, "GET", nil))
@@ -163,7 +168,7 @@ func TestError_Redacted(t *testing.T) {
 			for _, secret := range []string{"hunter2", "s3cret", "user:"} {
 				assert.NotContains(t, got.Error(), secret)
 			}
-			assert.Contains(t, got.Error(), "reset")
+			assert.Contains(t, got.Error(), ": reset")
 			assert.NotContains(t, got.Error(), "\n")
 		})
 	}

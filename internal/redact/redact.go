@@ -32,10 +32,39 @@ func Error(err error) string {
 		text = strings.ReplaceAll(text, quoted[1:len(quoted)-1], clean)
 		text = strings.ReplaceAll(text, u, clean)
 	}
+	text = bareURLs(text)
 	if n := len(text); n > most {
 		text = Short(text, most*3/4) + strings.ToValidUTF8(text[n-most/4:], "")
 	}
 	return Line(strings.ReplaceAll(text, "\n", "; "))
+}
+
+// bareURLs returns text without the userinfo, query and fragment of the URLs in it, which are
+// only text, as in the errors of many a Base.
+func bareURLs(text string) string {
+	var b strings.Builder
+	for {
+		scheme, rest, found := strings.Cut(text, "://")
+		b.WriteString(scheme)
+		if !found {
+			return b.String()
+		}
+		whole := before(rest, " \t\n\"'`<>")
+		plain := before(whole, "?#")
+		name := 1 + strings.LastIndexByte(before(plain, "/"), '@')
+		query := whole[len(plain):]
+		// The sentence around the URL goes on.
+		b.WriteString("://" + plain[name:] + query[len(strings.TrimRight(query, ".,:;)]")):])
+		text = rest[len(whole):]
+	}
+}
+
+// before returns s up to the first of chars.
+func before(s, chars string) string {
+	if i := strings.IndexAny(s, chars); i >= 0 {
+		return s[:i]
+	}
+	return s
 }
 
 // urlsIn appends the URLs in err and in the errors that err wraps.
