@@ -34,7 +34,7 @@ func (c *Call) payBudget(r *Rules, h *host.Record, o *Outcome, a *Action, now ti
 		return None
 	}
 	failing := h.Debt.Stops(r.Budget, c.Route) || refusal == budget.Failing && o.Timeout
-	if failing || o.Received() != 0 || now-h.Full > burst || !c.mayPayLate(r) {
+	if refused := o.Received() >= 400; failing || refused || now-h.Full > burst || !c.mayPayLate(r) {
 		a.OfRoute = refusal == budget.RouteFailing
 		return budgetReasons[refusal]
 	}
@@ -42,8 +42,8 @@ func (c *Call) payBudget(r *Rules, h *host.Record, o *Outcome, a *Action, now ti
 	return None
 }
 
-// When a connection breaks or freezes, all requests on it fail at once, and their retries need
-// more tokens than there are, though the host is well.
+// When a connection breaks or freezes, all requests on it fail at once, some amid a good response
+// (WholeBody), and their retries need more tokens than there are, though the host is well.
 const (
 	burst = 250 * time.Millisecond // after the budget was last full: attempts that fail so soon may have one cause
 	young = time.Second            // the same: so long may a retry wait for its tokens. The windows of three retries end before
@@ -58,8 +58,8 @@ func (c *Call) mayPayLate(r *Rules) bool {
 // payBudgetLate takes the tokens for a retry that is unpaid, at the end of its wait. If there are
 // none, c skips the retry, and waits on as if it had been sent and had failed: the requests
 // that had tokens find out whether the host is well. The last retry is sent without tokens
-// unless retries fail. If one of the last attempts timed out, it waits as long as it may, and
-// isn't sent if that is still so.
+// unless retries fail. If one of the last attempts timed out, it waits as long as it and the
+// deadline may, and isn't sent if that is still so.
 func (c *Call) payBudgetLate(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
 	refusal := budget.Failing
 	if c.retry.reason != Timeout || h.Debt.Row == 0 {
@@ -69,13 +69,15 @@ func (c *Call) payBudgetLate(r *Rules, h *host.Record, a *Action, now time.Durat
 		c.skipped++
 		lo, hi := r.Backoff.Window(c.backoffStep(), c.Wait)
 		end := min(h.Full, c.waitsFrom) + young
-		wait, fits := span.Draw(lo, hi, draw), c.mayPayLate(r) && span.Add(now, hi) <= end
+		wait, fits, left := span.Draw(lo, hi, draw), c.mayPayLate(r) && span.Add(now, hi) <= end, c.TimeLeft(now)
 		unknown := refusal == budget.Exhausted && h.Debt.Row == 0 && !h.Debt.Stops(r.Budget, c.Route)
-		if !fits && unknown && h.Debt.Recent > 0 {
-			wait = span.Sub(end, now)
-			fits = wait > 0
+		if unknown && h.Debt.Recent > 0 {
+			if !fits {
+				wait, fits = span.Sub(end, now), end > now
+			}
+			wait, fits = min(wait, left), fits && left > 0
 		}
-		if fits && wait <= c.TimeLeft(now) {
+		if fits && wait <= left {
 			c.Wait, a.Do, a.Wait = wait, Sleep, wait
 			return
 		}

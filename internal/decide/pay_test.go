@@ -116,3 +116,36 @@ func TestPayLate_ObeysRoutes(t *testing.T) {
 		assert.Zero(t, sent, name)
 	}
 }
+
+// 100 attempts fail at once, and the host is well: all are made again, unless it has refused them.
+func TestPayLate_Saves(t *testing.T) {
+	for name, tt := range map[string]struct {
+		outcome  decide.Outcome
+		deadline time.Duration
+		saved    int
+	}{
+		"lost":                          {outcome: lost, saved: 100},
+		"amid the body":                 {outcome: decide.Outcome{Lost: 200, Idempotent: true, Replay: true}, saved: 100},
+		"amid the body of a refusal":    {outcome: decide.Outcome{Lost: 500, Idempotent: true, Replay: true}, saved: 10},
+		"hung, little time is left":     {outcome: decide.Outcome{Timeout: true, Took: time.Second, Idempotent: true, Replay: true}, deadline: 1500 * time.Millisecond, saved: 100},
+		"hung, and no time for a token": {outcome: decide.Outcome{Timeout: true, Took: time.Second, Idempotent: true, Replay: true}, deadline: 1100 * time.Millisecond, saved: 5},
+	} {
+		w, r, h, saved := play.NewWorld(7), play.Rules(t, retrip.Policy{}), new(host.Record), 0
+		for range 100 {
+			c := &decide.Call{Deadline: tt.deadline}
+			w.Call(h, r, c, func(answer func(decide.Outcome)) {
+				o, took := play.Took(200, 20*time.Millisecond), 20*time.Millisecond
+				if c.Attempts == 1 {
+					o, took = tt.outcome, time.Second
+				}
+				w.At(w.Now+took, func() { answer(o) })
+			}, func(o decide.Outcome, _ decide.Reason) {
+				if o.Status == 200 {
+					saved++
+				}
+			})
+		}
+		w.Run(time.Minute)
+		assert.Equal(t, tt.saved, saved, name)
+	}
+}
