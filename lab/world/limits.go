@@ -120,6 +120,10 @@ func drop(resp *http.Response) bool {
 	return err == nil && resp.StatusCode == http.StatusOK
 }
 
+// unanswered reports whether e says of an attempt that it got no response, or not the whole of a
+// good one: its retry may wait for its tokens.
+func unanswered(e event) bool { return e.Err != nil && e.StatusCode < 400 }
+
 // debts checks that no retry to host takes tokens that aren't there: the first one of a
 // request costs half a token.
 func (c *client) debts(host string) {
@@ -133,7 +137,7 @@ func (c *client) debts(host string) {
 		if r.panicked || r.hostile || p.Gate.Enabled == retrip.On || p.Resume > 0 || e.hook == "Hedge" {
 			return
 		}
-		if e.hook == "Retry" && e.Attempt == 1 && e.Reason != retrip.ReasonPending && p.Budget != retrip.Off && e.StatusCode > 0 && e.at > at && before < cost-1e-6 {
+		if e.hook == "Retry" && e.Attempt == 1 && e.Reason != retrip.ReasonPending && p.Budget != retrip.Off && !unanswered(e) && e.at > at && before < cost-1e-6 {
 			c.w.breaks("P14", "%v: a retry at %v, when no more than %.2f tokens of %s were left", r, e.at, before, host)
 		}
 		if e.hook == "Retry" && e.Reason == retrip.ReasonPending && well && e.host.Tokens < e.host.Size {

@@ -102,7 +102,7 @@ func (c *checker) wait(retry event, at, late time.Duration) {
 		c.breaks("P10", "attempt %d began after %v, the wait was %v", retry.Attempt+1, waited, retry.Wait)
 	}
 	// After an error, a retry may wait on for its tokens, when a connection has broken.
-	bides := retry.StatusCode == 0 && c.p.Budget != retrip.Off
+	bides := unanswered(retry) && c.p.Budget != retrip.Off
 	if c.p.Gate.Enabled != retrip.On && !c.r.paused() && !bides && waited > max(retry.Wait, 50*time.Millisecond)+late {
 		c.breaks("P12", "attempt %d began after %v, the wait was %v", retry.Attempt+1, waited, retry.Wait)
 	}
@@ -199,7 +199,7 @@ func (c *checker) room(e event) (least, most time.Duration) {
 // skips reports whether a retry before that of e may have been skipped: it waited on.
 func (c *checker) skips(e event) bool {
 	for i, a := range c.own[:len(c.own)-1] {
-		if next := c.own[i+1]; a.hook == "Retry" && a.StatusCode == 0 && a.Attempt < e.Attempt && next.hook == "Attempt" && next.at-a.at > a.Wait {
+		if next := c.own[i+1]; a.hook == "Retry" && unanswered(a) && a.Attempt < e.Attempt && next.hook == "Attempt" && next.at-a.at > a.Wait {
 			return c.p.Budget != retrip.Off
 		}
 	}
