@@ -224,7 +224,7 @@ func (x *exchange) doubts(err error) {
 	}
 	switch a := x.last.attempt; {
 	case a != nil && a.Sends() > 0:
-		x.route.HTTP2 = a.SpokeHTTP2()
+		x.route.HTTP2, x.route.Pooled = a.SpokeHTTP2(), !a.Fresh()
 	case a != nil && limit > 0:
 		// An attempt without a connection waited for a dial or for its turn.
 		// That says nothing about any connection.

@@ -20,6 +20,7 @@ const ready = time.Second
 type Route struct {
 	Other    bool          // from the next attempt on, another connection than the base would use
 	HTTP2    bool          // for Suspect: the last connection spoke HTTP/2; else: the other one is the shared spare
+	Pooled   bool          // for Suspect: the last connection had served an earlier request
 	atSpare  bool          // it was not the base's
 	bad      int32         // attempts whose HTTP/1 connection was lost or timed out
 	since    time.Time     // over HTTP/2, when that attempt should have been answered
@@ -32,7 +33,7 @@ func (r *Route) Suspect(l *Pools, key hostkey.Key, limit time.Duration) {
 	switch {
 	case !r.HTTP2:
 		r.bad++
-		r.Other, r.patience = r.Other || r.bad > 1, ready
+		r.Other, r.patience = r.Other || r.bad > 1 || r.Pooled && limit > 0, ready
 	case limit > 0:
 		// Ignore responses from the first half of the attempt: the connection may
 		// have frozen after them. The second half lets requests that time out at

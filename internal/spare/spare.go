@@ -33,9 +33,9 @@ import (
 // a hedge, or to an attempt that had no connection of the spare in time; see Turn.
 //
 // Over HTTP/1 net/http closes the connection of a request that timed out. But the pool may hold
-// more that died in the same moment, and a PUT that finds one isn't repeated. So after two of
-// them, an attempt gets a connection that is closed after it; see Once. So does one after a 421,
-// over any HTTP.
+// more that died in the same moment, and a PUT that finds one isn't repeated. So after one of the
+// pool that timed out, or two that were lost, an attempt gets a connection that is closed after it;
+// see Once. So does one after a 421, over any HTTP.
 
 const (
 	most = 256              // hosts that a Transport knows of
