@@ -34,7 +34,8 @@ func (c *Call) payBudget(r *Rules, h *host.Record, o *Outcome, a *Action, now ti
 		return None
 	}
 	failing := h.Debt.Stops(r.Budget, c.Route) || refusal == budget.Failing && o.Timeout
-	if refused := o.Received() >= 400; failing || refused || now-h.Full > burst || !c.mayPayLate(r) {
+	answered := o.Status != 0 || o.LostStatus >= 400
+	if failing || answered || now-h.Full > burst || !c.mayPayLate(r) {
 		a.OfRoute = refusal == budget.RouteFailing
 		return budgetReasons[refusal]
 	}
