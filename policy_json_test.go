@@ -55,32 +55,6 @@ func TestPolicy_JSONRoundTrip(t *testing.T) {
 	assert.JSONEq(t, `{"backoff":{"base":"100ms"},"deadline":"off","retry_on":[],"idempotency_key":false,"gate":{"enabled":true}}`, string(data))
 }
 
-func TestPolicy_MarshalRefusesCode(t *testing.T) {
-	_, err := json.Marshal(Policy{Classify: func(*http.Request, *http.Response, error) Verdict { return ByRule }})
-	assert.ErrorContains(t, err, "Policy.Classify is a function")
-	_, err = json.Marshal(map[string]Policy{"x": {Idempotent: func(*http.Request) bool { return true }}})
-	assert.ErrorContains(t, err, "Policy.Idempotent is a function")
-	_, err = json.Marshal(Policy{Gate: Gate{Key: func(*http.Request) string { return "" }}})
-	assert.ErrorContains(t, err, "Policy.Gate.Key is a function")
-}
-
-func TestLoadPolicies(t *testing.T) {
-	policy, hosts, err := LoadPolicies(strings.NewReader(`{
-		"max_attempts": 3,
-		"backoff": {"base": "50ms", "cap": "2s", "jitter": "equal"},
-		"hosts": {
-			"*.example.com": {"attempt_timeout": "150ms", "retry_on": [408, 425]},
-			"legacy.example.com:8080": {"attempt_timeout": "off", "budget": "off"}
-		}
-	}`))
-	require.NoError(t, err)
-	assert.Equal(t, Policy{MaxAttempts: 3, Backoff: Backoff{Base: 50 * time.Millisecond, Cap: 2 * time.Second, Jitter: EqualJitter}}, policy)
-	assert.Equal(t, map[string]Policy{
-		"*.example.com":           {AttemptTimeout: 150 * time.Millisecond, RetryOn: []int{408, 425}},
-		"legacy.example.com:8080": {AttemptTimeout: Off, Budget: Off},
-	}, hosts)
-}
-
 // Editors and shells write files that aren't plain UTF-8.
 func TestLoadPolicies_Encodings(t *testing.T) {
 	const text = "{\n\"hosts\": {\"b\u00fccher.example\": {\"max_attempts\": 3}}}"
@@ -115,44 +89,27 @@ func TestLoadPolicies_Encodings(t *testing.T) {
 
 func TestLoadPolicies_NamesLineFieldAndValue(t *testing.T) {
 	for input, want := range map[string]string{
-		"{\n\"bsae\": 1}":                                                             "line 2: bsae: there is no such field; the fields are max_attempts, backoff",
-		"{\"backoff\": {\n\"bsae\": \"1s\"}}":                                         "line 2: backoff.bsae: there is no such field; the fields are base, cap, throttle_base, jitter",
-		"{\n\n\"backoff\": {\"base\": \"100 parsecs\"}}":                              `line 3: backoff.base: it is "100 parsecs": it must be a duration such as "100ms", or "off"`,
-		`{"hosts": {"a": {}, "a": {}}}`:                                               "hosts.a: the field occurs twice",
-		`{"hosts": {"a.example.com": {}, "A.example.com": {}}}`:                       "hosts.A.example.com: another pattern names the same host, spelled differently",
-		`{"hosts": {"a.example.com": {}, "a.example.com.": {}}}`:                      "hosts.a.example.com.: another pattern names the same host, spelled differently",
-		`{"hosts": {"http://a": {}}}`:                                                 "hosts.http://a: a host pattern must not have a scheme",
-		`{"hosts": {"a": {"hosts": {}}}}`:                                             "hosts.a.hosts: there is no such field",
-		`{"hosts": {"a": {"max_attempts": -5}}}`:                                      "line 1: hosts.a.max_attempts: it is -5: it must be positive",
-		`{"max_attempts": "off"}`:                                                     `line 1: max_attempts: it is "off": use 1 for no retries`,
-		`{"max_attempts": -1}`:                                                        `line 1: max_attempts: it is -1: use 1 for no retries`,
-		`{"max_attempts": -2}`:                                                        `max_attempts: it is -2: it must be positive, 0 to inherit`,
-		`{"max_replay_body": -2}`:                                                     `max_replay_body: it is -2: it must be positive, 0 to inherit, or "off"`,
-		`{"max_wait": "off"}`:                                                         `max_wait: it is "off": use 1ns to refuse every wait`,
-		`{"max_wait": "-1ns"}`:                                                        `max_wait: it is "-1ns": it must be a duration such as "100ms"`,
-		`{"backoff": {"cap": "off"}}`:                                                 `backoff.cap: it is "off": use a long duration, such as 24h`,
-		`{"breaker": {"min_volume": "off"}}`:                                          `breaker.min_volume: it is "off": set ratio to "off" for no breaker`,
-		`{"hosts": {"a": {"breaker": {"min_volume": -1}}}}`:                           `line 1: hosts.a.breaker.min_volume: it is -1: set ratio to "off" for no breaker`,
-		`{"retry_on": [200]}`:                                                         "line 1: retry_on: it contains 200: a status must be 400 to 599",
-		`{"retry_on": [200, 300]}`:                                                    "retry_on: it contains 200: a status must be 400 to 599\nretrip: line 1: retry_on: it contains 300: a",
-		`{"backoff": {"jitter": "some"}}`:                                             `backoff.jitter: it is "some": it must be one of ["full" "equal" "decorrelated" "none"]`,
-		`{"backoff": {"base": "1m"}}`:                                                 "line 1: backoff.base: it is 1m0s: it must not be more than backoff.cap, which is 10s",
-		"{\"hosts\": {\n\"a\": {},\n\"b\": {\n\"backoff\": {\"cap\": \"1ms\"}}}}":     "line 4: hosts.b.backoff.cap: backoff.base is 100ms: it must not be more than backoff.cap, which is 1ms",
-		"{\"fail_on\": [500],\n\"hosts\": {\n\"A\": {\"retry_on\": [500]}}}":          "line 3: hosts.A.retry_on: fail_on is 500: retry_on lists this status too",
-		`{"budget": 0.5}`:                                                             `line 1: budget: it is 0.5: it must be 1 to 1e+06, 0 to inherit or "off"`,
-		"{\"hosts\": {\"a\": {\n\"budget\": {\"size\": 5}}}}":                         `line 2: hosts.a.budget: it is an object: it must be a positive number, or "off", such as "budget": 5`,
-		`{"retry_header": "A B"}`:                                                     `line 1: retry_header: it is "A B": it must be the name of a header, or "off"`,
-		"{\"breaker\": {\n\"min_volume\": 2,\n\"ratio\": 5,\n\"x\": 1}}":              `line 3: breaker.ratio: it is 5: it must be 0.01 to 1, 0 to inherit or "off"`,
-		"{\"hosts\": {\"a\": {\n\"breaker\": {\n\"ratio\":\n2}}}}":                    `line 4: hosts.a.breaker.ratio: it is 2: it must be 0.01 to 1, 0 to inherit or "off"`,
-		"{\"fail_on\": [\n500,\n1,\n501,\n2\n]}":                                      "line 3: fail_on: it contains 1: a status must be 400 to 599\nretrip: line 5: fail_on: it contains 2: a status",
-		"{\"idempotent_methods\": [\n\"A\",\n\"B C\"\n],\n\"retry_on\": []}":          `line 3: idempotent_methods: it contains "B C": it must be an HTTP method`,
-		"{\"dialects\": [\n\"azure\",\n\"azzure\"\n]}":                                `line 3: dialects: it contains "azzure": it must be one of ["`,
-		"{\"retry_on\": [\n500,\n501],\n\"fail_on\": [\n502,\n501]}":                  "line 6: fail_on: it is 501: retry_on lists this status too",
-		"{\"unprocessed\": [\n501],\n\"hosts\": {\"a\": {\n\"fail_on\": [501\n]\n}}}": "line 4: hosts.a.fail_on: it is 501: unprocessed lists this status too",
+		"{\n\"bsae\": 1}": "line 2: bsae: there is no such field; the fields are max_attempts, backoff",
+		`{"hosts": {"a.example.com": {}, "A.example.com": {}}}`:                                             "hosts.A.example.com: another pattern names the same host, spelled differently",
+		`{"hosts": {"http://a": {}}}`:                                                                       "hosts.http://a: a host pattern must not have a scheme",
+		`{"hosts": {"a": {"hosts": {}}}}`:                                                                   "hosts.a.hosts: there is no such field",
+		`{"hosts": {"a": {"max_attempts": -5}}}`:                                                            "line 1: hosts.a.max_attempts: it is -5: it must be positive",
+		`{"max_attempts": "off"}`:                                                                           `line 1: max_attempts: it is "off": use 1 for no retries`,
+		`{"max_wait": "off"}`:                                                                               `max_wait: it is "off": use 1ns to refuse every wait`,
+		`{"backoff": {"cap": "off"}}`:                                                                       `backoff.cap: it is "off": use a long duration, such as 24h`,
+		`{"breaker": {"min_volume": "off"}}`:                                                                `breaker.min_volume: it is "off": set ratio to "off" for no breaker`,
+		`{"retry_on": [200, 300]}`:                                                                          "retry_on: it contains 200: a status must be 400 to 599\nretrip: line 1: retry_on: it contains 300: a",
+		`{"backoff": {"base": "1m"}}`:                                                                       "line 1: backoff.base: it is 1m0s: it must not be more than backoff.cap, which is 10s",
+		"{\"hosts\": {\n\"a\": {},\n\"b\": {\n\"backoff\": {\"cap\": \"1ms\"}}}}":                           "line 4: hosts.b.backoff.cap: backoff.base is 100ms: it must not be more than backoff.cap, which is 1ms",
+		"{\"fail_on\": [500],\n\"hosts\": {\n\"A\": {\"retry_on\": [500]}}}":                                "line 3: hosts.A.retry_on: fail_on is 500: retry_on lists this status too",
+		"{\"hosts\": {\"a\": {\n\"budget\": {\"size\": 5}}}}":                                               `line 2: hosts.a.budget: it is an object: it must be a positive number, or "off", such as "budget": 5`,
+		`{"retry_header": "A B"}`:                                                                           `line 1: retry_header: it is "A B": it must be the name of a header, or "off"`,
+		"{\"breaker\": {\n\"min_volume\": 2,\n\"ratio\": 5,\n\"x\": 1}}":                                    `line 3: breaker.ratio: it is 5: it must be 0.01 to 1, 0 to inherit or "off"`,
+		"{\"idempotent_methods\": [\n\"A\",\n\"B C\"\n],\n\"retry_on\": []}":                                `line 3: idempotent_methods: it contains "B C": it must be an HTTP method`,
+		"{\"dialects\": [\n\"azure\",\n\"azzure\"\n]}":                                                      `line 3: dialects: it contains "azzure": it must be one of ["`,
+		"{\"unprocessed\": [\n501],\n\"hosts\": {\"a\": {\n\"fail_on\": [501\n]\n}}}":                       "line 4: hosts.a.fail_on: it is 501: unprocessed lists this status too",
 		"{\"fail_on\": [501],\n\"hosts\": {\"a\": {\"max_attempts\": 2,\n\"unprocessed\": [429,\n501\n]}}}": "line 4: hosts.a.unprocessed: fail_on is 501: unprocessed lists this status too",
 		"{\"hosts\": {\"a\": {\"backoff\": {\"cap\": \"1s\"}}},\n\"backoff\": {\n\"base\": \"1m\"}}":        "line 3: backoff.base: it is 1m0s: it must not be more than backoff.cap, which is 10s",
-		`{"gate": {"enabled": true}} {}`: "there is more data after the policy",
-		``:                               "the policy ends unexpectedly",
 	} {
 		_, _, err := LoadPolicies(strings.NewReader(input))
 		if assert.Error(t, err, input) {
@@ -276,40 +233,26 @@ func long(template string, n int) string {
 //retrip:promise P12
 func TestLoadPolicies_Growth(t *testing.T) {
 	for name, template := range map[string]string{
-		"statuses":                 `{"retry_on": [«500,»]}`,
-		"statuses in three lists":  `{"retry_on": [«500,»], "unprocessed": [«429,»], "fail_on": [«400,»]}`,
-		"statuses that collide":    `{"retry_on": [«500,»], "fail_on": [«400,», 500]}`,
-		"wrong statuses":           `{"retry_on": [«1,»]}`,
-		"methods":                  `{"idempotent_methods": [«"M#",»]}`,
-		"wrong methods":            `{"idempotent_methods": [«"M #",»]}`,
-		"dialects":                 `{"dialects": [«"openai",»], "idempotency_key": true}`,
-		"wrong dialects":           `{"dialects": [«"d#",»]}`,
-		"a long dialect":           `{"dialects": ["«o»"]}`,
-		"a long name":              `{"«a.»": 1}`,
-		"a long number":            `{"max_attempts": 1«0»}`,
-		"a long fraction":          `{"hedge": 0.«0»1}`,
-		"a long exponent":          `{"retry_on": [5e«0»2]}`,
-		"a long duration":          `{"deadline": "«1ns»"}`,
-		"a long header":            `{"retry_header": "«x-»"}`,
-		"escapes":                  `{"retry_header": "«\u0061»"}`,
-		"spaces":                   "«\n»{« \n»}«\n»",
-		"lists in lists":           `{"retry_on": «[»`,
-		"objects in objects":       `«{"hosts":»`,
-		"one member many times":    `{«"max_attempts": 1,»}`,
-		"hosts":                    `{"hosts": {«"h#.example": {},»}}`,
-		"one host many times":      `{"hosts": {«"h.example": {},»}}`,
-		"ports":                    `{"hosts": {«"h.example:1#": {},»}}`,
-		"wrong hosts":              `{"hosts": {«"h #": {},»}}`,
-		"suffixes":                 `{"hosts": {«"*.h#.example": {},»}}`,
-		"a long host":              `{"hosts": {"*«.a»": {}}}`,
-		"hosts with wrong fields":  `{"hosts": {«"h#": {"retry_on": [1]},»}}`,
-		"hosts that collide":       `{"hosts": {«` + strings.Repeat("\n", 1000) + `"h#": {"retry_on": [404], "fail_on": [404]},»}}`,
-		"hosts with lists":         `{"hosts": {«"h#": {"retry_on": [404], "dialects": ["azure"], "idempotent_methods": ["POST"]},»}}`,
-		"hosts and statuses":       `{"retry_on": [«404,»], "hosts": {«"h#": {},»}}`,
-		"hosts and other statuses": `{"fail_on": [«404,»], "unprocessed": [«429,»], "hosts": {«"h#": {},»}}`,
-		"hosts and methods":        `{"idempotent_methods": [«"M#",»], "hosts": {«"h#": {},»}}`,
-		"hosts and dialects":       `{"dialects": [«"azure",»], "hosts": {«"h#": {},»}}`,
-		"hosts and POSTs":          `{"idempotent_methods": [«"M#",», "POST"], "hosts": {«"h#": {"dialects": ["openai"]},»}}`,
+		"statuses in three lists": `{"retry_on": [«500,»], "unprocessed": [«429,»], "fail_on": [«400,»]}`,
+		"wrong statuses":          `{"retry_on": [«1,»]}`,
+		"methods":                 `{"idempotent_methods": [«"M#",»]}`,
+		"dialects":                `{"dialects": [«"openai",»], "idempotency_key": true}`,
+		"a long name":             `{"«a.»": 1}`,
+		"a long number":           `{"max_attempts": 1«0»}`,
+		"a long duration":         `{"deadline": "«1ns»"}`,
+		"a long header":           `{"retry_header": "«x-»"}`,
+		"spaces":                  "«\n»{« \n»}«\n»",
+		"lists in lists":          `{"retry_on": «[»`,
+		"objects in objects":      `«{"hosts":»`,
+		"one member many times":   `{«"max_attempts": 1,»}`,
+		"hosts":                   `{"hosts": {«"h#.example": {},»}}`,
+		"wrong hosts":             `{"hosts": {«"h #": {},»}}`,
+		"suffixes":                `{"hosts": {«"*.h#.example": {},»}}`,
+		"a long host":             `{"hosts": {"*«.a»": {}}}`,
+		"hosts that collide":      `{"hosts": {«` + strings.Repeat("\n", 1000) + `"h#": {"retry_on": [404], "fail_on": [404]},»}}`,
+		"hosts with lists":        `{"hosts": {«"h#": {"retry_on": [404], "dialects": ["azure"], "idempotent_methods": ["POST"]},»}}`,
+		"hosts and statuses":      `{"retry_on": [«404,»], "hosts": {«"h#": {},»}}`,
+		"hosts and POSTs":         `{"idempotent_methods": [«"M#",», "POST"], "hosts": {«"h#": {"dialects": ["openai"]},»}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			testenv.Growth(t, 1000, func(n int) string { return long(template, n) }, func(input string) {

@@ -135,36 +135,25 @@ func TestTransport_PoliciesAreCopies(t *testing.T) {
 	}
 }
 
+// What all hosts have may be off for one.
 func TestPolicy_OffForOneHost(t *testing.T) {
-	on := Policy{
-		Backoff: Backoff{Base: time.Second, ThrottleBase: time.Minute}, Deadline: time.Minute, AttemptTimeout: time.Second, MaxReplayBody: 1,
-		Budget: 7, Breaker: Breaker{Ratio: 0.5}, IdempotencyKey: On, Gate: Gate{Enabled: On}, RetryHeader: "retry-attempt",
-	}
-	off := Policy{
-		Backoff: Backoff{Base: Off, ThrottleBase: Off}, Deadline: Off, AttemptTimeout: Off, MaxReplayBody: Off,
-		Budget: Off, Breaker: Breaker{Ratio: Off}, IdempotencyKey: Off, Gate: Gate{Enabled: Off}, RetryHeader: "off",
-	}
-	m, err := compile(on, map[string]Policy{"off.example": off})
+	m, err := compile(Policy{Deadline: time.Minute, AttemptTimeout: time.Second, Budget: 7, Breaker: Breaker{Ratio: 0.5}, RetryHeader: "retry-attempt"},
+		map[string]Policy{"off.example": {Deadline: Off, AttemptTimeout: Off, Backoff: Backoff{Base: Off}, Budget: Off, Breaker: Breaker{Ratio: Off}, RetryHeader: "off"}})
 	require.NoError(t, err)
-	find := func(host string) *rules { return m.find(&url.URL{Scheme: "https", Host: host}) }
-
-	r := find("example.com")
+	r := m.find(&url.URL{Scheme: "https", Host: "example.com"})
 	assert.NotNil(t, r.Breaker)
 	assert.True(t, r.Derives)
 	assert.Equal(t, int64(7e6), r.Budget.Size)
 	assert.Equal(t, "Retry-Attempt", r.RetryHeader)
 
-	r = find("off.example")
-	assert.Equal(t, Off, int(r.policy.Gate.Enabled))
-	assert.Equal(t, Off, int(r.policy.IdempotencyKey))
-	assert.Empty(t, r.RetryHeader)
+	r = m.find(&url.URL{Scheme: "https", Host: "off.example"})
 	assert.Nil(t, r.Breaker)
 	assert.False(t, r.Derives)
 	assert.Zero(t, r.Budget.Size, "unlimited")
+	assert.Empty(t, r.RetryHeader)
 	_, hi := r.Backoff.Window(3, 0)
 	assert.Zero(t, hi)
 	assert.Equal(t, 4, r.policy.MaxAttempts, "other fields are inherited")
-
 }
 
 // Each of these fields makes attempts derived.
@@ -177,30 +166,6 @@ func TestRules_Derive(t *testing.T) {
 	for _, p := range []Policy{{}, {AttemptTimeout: Off}, {Deadline: Off}, {BodyIdleTimeout: Off}} {
 		assert.False(t, resolved(t, p).Derives, "%+v", p)
 	}
-}
-
-func TestWithPolicy_Resolves(t *testing.T) {
-	host := resolved(t, Policy{MaxAttempts: 6, MaxWait: time.Minute, Budget: 7, Breaker: Breaker{Ratio: 0.5}, Gate: Gate{Enabled: On}})
-	host.Name = "host.example"
-
-	r, err := host.override(t.Context(), &override{policy: &Policy{MaxAttempts: 2}})
-	require.NoError(t, err)
-	assert.Equal(t, 2, r.policy.MaxAttempts)
-	assert.Equal(t, time.Minute, r.policy.MaxWait)
-	assert.Equal(t, int64(7e6), r.Budget.Size)
-	assert.True(t, r.Breaker != nil && r.policy.Gate.Enabled == On)
-	assert.Equal(t, "host.example", r.Name)
-
-	r, err = host.override(t.Context(), &override{policy: &Policy{Budget: Off, Breaker: Breaker{Ratio: Off}, Gate: Gate{Enabled: On}}})
-	require.NoError(t, err)
-	assert.Zero(t, r.Budget.Size)
-	assert.Nil(t, r.Breaker)
-	assert.Equal(t, 6, host.policy.MaxAttempts)
-	assert.True(t, host.Breaker != nil)
-
-	r, err = host.override(t.Context(), &override{policy: &Policy{Gate: Gate{Enabled: Off}}})
-	require.NoError(t, err)
-	assert.False(t, r.Gate)
 }
 
 // If a number can't be Off, the error says what to set instead.

@@ -4,13 +4,11 @@
 package retrip_test
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -56,20 +54,14 @@ func TestValidate_Refuses(t *testing.T) {
 		{retrip.Policy{MaxAttempts: -2}, "MaxAttempts is -2: it must be positive, or 0 to inherit"},
 		{retrip.Policy{MaxAttempts: retrip.Off}, "MaxAttempts is Off: use 1 for no retries"},
 		{retrip.Policy{Backoff: retrip.Backoff{Base: -2}}, "Backoff.Base is -2ns: it must be positive, 0 to inherit or Off"},
-		{retrip.Policy{Backoff: retrip.Backoff{Cap: -2}}, "Backoff.Cap is -2ns: it must be positive, or 0"},
 		{retrip.Policy{Backoff: retrip.Backoff{Cap: retrip.Off}}, "Backoff.Cap is Off: use a long duration, such as 24h, to let waits keep growing; set Base to Off for no waits"},
-		{retrip.Policy{Backoff: retrip.Backoff{ThrottleBase: -2}}, "Backoff.ThrottleBase is -2ns: it must be positive, 0 to inherit or Off"},
 		{retrip.Policy{Backoff: retrip.Backoff{Jitter: 5}}, "Backoff.Jitter is Jitter(5)"},
 		{retrip.Policy{Deadline: -time.Second}, "Deadline is -1s"},
-		{retrip.Policy{AttemptTimeout: -2}, "AttemptTimeout is -2ns"},
-		{retrip.Policy{MaxWait: -2}, "MaxWait is -2ns"},
 		{retrip.Policy{MaxWait: retrip.Off}, "MaxWait is Off: use 1ns to refuse every wait, or a long duration, such as 24h, to accept any"},
 		{retrip.Policy{MaxReplayBody: -2}, "MaxReplayBody is -2: it must be positive, 0 to inherit or Off"},
 		{retrip.Policy{RetryOn: []int{404, 399}}, "RetryOn is 399: a status must be 400 to 599"},
 		{retrip.Policy{FailOn: []int{600}}, "FailOn is 600"},
-		{retrip.Policy{Unprocessed: []int{-1}}, "Unprocessed is -1"},
 		{retrip.Policy{IdempotentMethods: []string{"PATCH", ""}}, `IdempotentMethods is "": it must be an HTTP method`},
-		{retrip.Policy{IdempotentMethods: []string{"A B"}}, `IdempotentMethods is "A B"`},
 		{retrip.Policy{IdempotentMethods: []string{"*"}}, `IdempotentMethods is "*": it must be an HTTP method`},
 		{retrip.Policy{IdempotentMethods: []string{"POST", "Patch"}}, `IdempotentMethods is "Patch": it must be in capital letters`},
 		{retrip.Policy{Dialects: []string{"github", "gitlab"}}, `Dialects is "gitlab": it must be one of ["`},
@@ -77,16 +69,11 @@ func TestValidate_Refuses(t *testing.T) {
 		{retrip.Policy{Gate: retrip.Gate{Enabled: -2}}, "Gate.Enabled is Switch(-2): it must be On"},
 		{retrip.Policy{RetryHeader: "A B"}, `RetryHeader is "A B": it must be the name of a header, or "off"`},
 		{retrip.Policy{Budget: -2}, "Budget is -2: it must be 1 to 1e+06, 0 to inherit or Off"},
-		{retrip.Policy{Budget: 0.5}, "Budget is 0.5"},
 		{retrip.Policy{Budget: 1e6 + 1}, "Budget is 1.000001e+06"},
 		{retrip.Policy{Budget: math.NaN()}, "Budget is NaN"},
-		{retrip.Policy{Budget: math.Inf(1)}, "Budget is +Inf"},
 		{retrip.Policy{Breaker: retrip.Breaker{Ratio: 1.1}}, "Breaker.Ratio is 1.1: it must be 0.01 to 1"},
-		{retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.001}}, "Breaker.Ratio is 0.001"},
 		{retrip.Policy{Breaker: retrip.Breaker{Ratio: math.NaN()}}, "Breaker.Ratio is NaN"},
-		{retrip.Policy{Breaker: retrip.Breaker{Window: -2}}, "Breaker.Window is -2ns: it must be positive, or 0"},
 		{retrip.Policy{Breaker: retrip.Breaker{Window: retrip.Off}}, "Breaker.Window is Off: set Ratio to Off for no breaker"},
-		{retrip.Policy{Breaker: retrip.Breaker{MinVolume: -2}}, "Breaker.MinVolume is -2: it must be positive, or 0"},
 		{retrip.Policy{Breaker: retrip.Breaker{MinVolume: retrip.Off}}, "Breaker.MinVolume is Off: set Ratio to Off for no breaker"},
 		{retrip.Policy{Breaker: retrip.Breaker{OpenFor: -2}}, "Breaker.OpenFor is -2ns: it must be positive, or 0"},
 		{retrip.Policy{Breaker: retrip.Breaker{OpenFor: retrip.Off}}, "Breaker.OpenFor is Off: set Ratio to Off for no breaker"},
@@ -283,31 +270,29 @@ func TestAdvice_StopsNothing(t *testing.T) {
 }
 
 func TestAdvice_NestedTransport(t *testing.T) {
-	inner := &retrip.Transport{}
-	var missing *viaField
+	inner, itself := &retrip.Transport{}, &viaField{}
+	itself.Base = itself
+	eight := http.RoundTripper(inner)
+	for range 8 {
+		eight = viaUnwrap{inner: eight}
+	}
 	for name, tt := range map[string]struct {
 		base    http.RoundTripper
 		retries bool
 	}{
-		"nil":                  {nil, false},
 		"http.Transport":       {&http.Transport{}, false},
-		"func":                 {testenv.Status(200), false},
 		"itself":               {inner, true},
 		"field":                {&viaField{Base: inner}, true},
-		"field of a value":     {viaValue{Base: inner}, true},
-		"field of its type":    {&viaType{Inner: inner}, true},
-		"embedded":             {&viaEmbedding{inner}, true},
-		"Unwrap":               {viaUnwrap{inner}, true},
-		"two levels":           {&viaField{Base: viaUnwrap{viaValue{Base: inner}}}, true},
+		"embedded":             {viaEmbedding{inner}, true},
+		"Unwrap":               {viaUnwrap{inner: inner}, true},
+		"two levels":           {viaField{Base: viaUnwrap{inner: &viaField{Base: inner}}}, true},
+		"eight levels":         {eight, true},
 		"field of another":     {&viaField{Base: &http.Transport{}}, false},
 		"empty field":          {&viaField{}, false},
 		"Unwrap to nil":        {viaUnwrap{}, false},
-		"nil pointer":          {missing, false},
-		"field that is hidden": {viaHidden{inner}, false},
-		"wrapped in itself":    {selfish(), false},
-		"Unwrap to itself":     {unwrapsToItself{}, false},
-		"eight fields":         {wrapTimes(8, inner, func(rt http.RoundTripper) http.RoundTripper { return viaValue{Base: rt} }), true},
-		"eight Unwraps":        {wrapTimes(8, inner, func(rt http.RoundTripper) http.RoundTripper { return viaUnwrap{rt} }), true},
+		"nil pointer":          {(*viaField)(nil), false},
+		"field that is hidden": {viaHidden{base: inner}, false},
+		"wrapped in itself":    {itself, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			advice := (&retrip.Transport{Base: tt.base, Policy: retrip.Policy{AttemptTimeout: time.Second}}).Advice()
@@ -320,150 +305,46 @@ func TestAdvice_NestedTransport(t *testing.T) {
 	}
 }
 
-var errUnused = errors.New("not meant to be called")
-
-type unused struct{}
-
-func (unused) RoundTrip(*http.Request) (*http.Response, error) { return nil, errUnused }
-
 type (
 	viaField struct {
-		unused
+		testenv.Status
 		Base http.RoundTripper
 	}
-	viaValue struct {
-		unused
-		Base http.RoundTripper
+	viaUnwrap struct {
+		testenv.Status
+		inner http.RoundTripper
 	}
-	viaType struct {
-		unused
-		Inner *retrip.Transport
+	viaHidden struct {
+		testenv.Status
+		base http.RoundTripper
 	}
 	viaEmbedding struct{ *retrip.Transport }
-	viaHidden    struct{ base http.RoundTripper }
-	viaUnwrap    struct{ inner http.RoundTripper }
 )
 
-func (viaUnwrap) RoundTrip(*http.Request) (*http.Response, error) { return nil, errUnused }
-func (v viaUnwrap) Unwrap() http.RoundTripper                     { return v.inner }
-
-func (v viaHidden) RoundTrip(r *http.Request) (*http.Response, error) { return v.base.RoundTrip(r) }
-
-func selfish() http.RoundTripper {
-	v := &viaField{}
-	v.Base = v
-	return v
-}
-
-type unwrapsToItself struct{ unused }
-
-func (u unwrapsToItself) Unwrap() http.RoundTripper { return u }
-
-func wrapTimes(n int, rt http.RoundTripper, wrap func(http.RoundTripper) http.RoundTripper) http.RoundTripper {
-	for range n {
-		rt = wrap(rt)
-	}
-	return rt
-}
+func (v viaUnwrap) Unwrap() http.RoundTripper { return v.inner }
 
 // A dialect says when to retry, but doesn't make a POST repeatable.
 func TestAdvice_DialectOfPOSTsWithoutAWayToRepeatThem(t *testing.T) {
-	const want = `Dialects is "openai": calls of this API are POSTs, and the policy would never repeat a POST`
-	alone := retrip.Policy{Dialects: []string{"openai"}}
-	assert.Contains(t, fmt.Sprint((&retrip.Transport{Policy: alone}).Advice()), "retrip: Policy."+want)
-	advice := fmt.Sprint((&retrip.Transport{Hosts: map[string]retrip.Policy{"api.openai.com": alone}}).Advice())
-	assert.Contains(t, advice, `api.openai.com`)
-	assert.Contains(t, advice, want)
-	other := retrip.Transport{Policy: retrip.Policy{Dialects: []string{"anthropic"}}}
-	assert.Contains(t, fmt.Sprint(other.Advice()), `retrip: Policy.Dialects is "anthropic": calls of this API are POSTs`)
-
-	for name, change := range map[string]func(*retrip.Policy){
-		"Unprocessed":       func(p *retrip.Policy) { p.Unprocessed = []int{429} },
-		"IdempotencyKey":    func(p *retrip.Policy) { p.IdempotencyKey = retrip.On },
-		"IdempotentMethods": func(p *retrip.Policy) { p.IdempotentMethods = []string{"POST"} },
-		"Idempotent":        func(p *retrip.Policy) { p.Idempotent = func(*http.Request) bool { return true } },
-		"Classify": func(p *retrip.Policy) {
-			p.Classify = func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.ByRule }
-		},
-		"no retries":      func(p *retrip.Policy) { p.MaxAttempts = 1 },
-		"another dialect": func(p *retrip.Policy) { p.Dialects = []string{"github", "stripe"} },
-	} {
-		p := alone
-		change(&p)
-		assert.NotContains(t, fmt.Sprint((&retrip.Transport{Policy: p}).Advice()), "would never", name)
-		inherited := retrip.Transport{Policy: p, Hosts: map[string]retrip.Policy{"api.openai.com": {Dialects: p.Dialects}}}
-		assert.NotContains(t, fmt.Sprint(inherited.Advice()), "would never", name)
-	}
-}
-
-// Validate doesn't race with the first use of a transport of net/http, which changes
-// some of its fields.
-func TestValidate_BesideRequests(t *testing.T) {
-	transport := &retrip.Transport{Base: &http.Transport{ResponseHeaderTimeout: time.Minute}, Policy: retrip.Policy{MaxAttempts: 1}}
-	var group sync.WaitGroup
-	for range 4 {
-		group.Go(func() {
-			req, err := http.NewRequest(http.MethodGet, "http://127.0.0.1:0", nil)
-			assert.NoError(t, err)
-			_, err = transport.RoundTrip(req) //nolint:bodyclose // there is no response
-			assert.Error(t, err)
-		})
-		group.Go(func() { assert.NoError(t, transport.Validate()); assert.Empty(t, transport.Advice()) })
-	}
-	group.Wait()
-}
-
-// Policies may come from a file that somebody else writes. Policies of twice the size
-// cost less than three times the time, valid or not, and the error names the first
-// mistakes and counts the others.
-func TestValidate_LargePolicies(t *testing.T) {
-	list := func(n, status int) []int { return slices.Repeat([]int{status}, n) }
-	hosts := func(n int, format string, p retrip.Policy) map[string]retrip.Policy {
-		m := make(map[string]retrip.Policy, n)
-		for i := range n {
-			m[fmt.Sprintf(format, i)] = p
-		}
-		return m
-	}
-	misfit := retrip.Policy{Deadline: time.Second, AttemptTimeout: time.Second}
-	for name, tt := range map[string]struct {
-		policies func(n int) *retrip.Transport
-		err      string
+	byRule := func(*http.Request, *http.Response, error) retrip.Verdict { return retrip.ByRule }
+	for _, tt := range []struct {
+		policy retrip.Policy
+		want   bool
 	}{
-		"lists": {func(n int) *retrip.Transport {
-			return &retrip.Transport{Policy: retrip.Policy{RetryOn: list(n, 500), FailOn: list(n, 400), Unprocessed: list(n, 429)}}
-		}, "Policy.FailOn is a list of 10000: it may have at most 200 elements"},
-		"longest lists": {func(n int) *retrip.Transport {
-			return &retrip.Transport{Policy: retrip.Policy{RetryOn: list(200, 500), FailOn: list(200, 400), Unprocessed: list(200, 429)}, Hosts: hosts(n/20, "h%d", retrip.Policy{})}
-		}, ""},
-		"methods": {func(n int) *retrip.Transport {
-			return &retrip.Transport{Policy: retrip.Policy{IdempotentMethods: slices.Repeat([]string{"A"}, n)}}
-		}, "Policy.IdempotentMethods is a list of 10000: it may have at most 200 elements"},
-		"dialects": {func(n int) *retrip.Transport {
-			return &retrip.Transport{Policy: retrip.Policy{Dialects: slices.Repeat([]string{"azure"}, n)}, Hosts: hosts(n, "h%d", retrip.Policy{})}
-		}, "Policy.Dialects is a list of 10000: it may have at most 200 elements"},
-		"wrong lists": {func(n int) *retrip.Transport {
-			return &retrip.Transport{Hosts: hosts(n, "h%d", retrip.Policy{RetryOn: list(20, 1)})}
-		}, "and 9980 more"},
-		"wrong hosts": {func(n int) *retrip.Transport { return &retrip.Transport{Hosts: hosts(n, "a b%d", retrip.Policy{})} }, "and 9980 more"},
-		"misfits":     {func(n int) *retrip.Transport { return &retrip.Transport{Hosts: hosts(n, "h%d", misfit)} }, "and 9980 more"},
-		"POSTs": {func(n int) *retrip.Transport {
-			return &retrip.Transport{Hosts: hosts(n, "h%d", retrip.Policy{Dialects: []string{"openai"}})}
-		}, "and 9980 more"},
+		{retrip.Policy{Dialects: []string{"openai"}}, true},
+		{retrip.Policy{Dialects: []string{"anthropic"}}, true},
+		{retrip.Policy{Dialects: []string{"github", "stripe"}}, false},
+		{retrip.Policy{Dialects: []string{"openai"}, Unprocessed: []int{429}}, false},
+		{retrip.Policy{Dialects: []string{"openai"}, IdempotencyKey: retrip.On}, false},
+		{retrip.Policy{Dialects: []string{"openai"}, IdempotentMethods: []string{"POST"}}, false},
+		{retrip.Policy{Dialects: []string{"openai"}, Idempotent: func(*http.Request) bool { return true }}, false},
+		{retrip.Policy{Dialects: []string{"openai"}, Classify: byRule}, false},
+		{retrip.Policy{Dialects: []string{"openai"}, MaxAttempts: 1}, false},
 	} {
-		t.Run(name, func(t *testing.T) {
-			all := func(tr *retrip.Transport) string {
-				tr.Base = bounded
-				return fmt.Sprint(tr.Validate(), tr.Advice())
-			}
-			if got := all(tt.policies(10_000)); tt.err == "" {
-				require.Equal(t, "<nil> []", got)
-			} else {
-				require.Contains(t, got, tt.err)
-				assert.Less(t, len(got), 40_000)
-			}
-			testenv.Growth(t, 2000, tt.policies, func(tr *retrip.Transport) { _ = all(tr) })
-		})
+		said := fmt.Sprintf(".Dialects is %q: calls of this API are POSTs, and the policy would never repeat a POST", tt.policy.Dialects[0])
+		own := (&retrip.Transport{Policy: tt.policy}).Advice()
+		ofHost := (&retrip.Transport{Hosts: map[string]retrip.Policy{"api.example": tt.policy}}).Advice()
+		assert.Equal(t, tt.want, strings.Contains(fmt.Sprint(own), "retrip: Policy"+said), own)
+		assert.Equal(t, tt.want, strings.Contains(fmt.Sprint(ofHost), `retrip: Hosts["api.example"]`+said), ofHost)
 	}
 }
 
@@ -471,10 +352,7 @@ func TestValidate_LargePolicies(t *testing.T) {
 func TestValidate_LongValues(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	for _, tr := range []*retrip.Transport{
-		{Hosts: map[string]retrip.Policy{long + "/": {}}},
-		{Policy: retrip.Policy{Dialects: []string{long}}},
-		{Policy: retrip.Policy{RetryHeader: long + " "}},
-		{Policy: retrip.Policy{IdempotentMethods: []string{long + " "}}},
+		{Policy: retrip.Policy{RetryOn: slices.Repeat([]int{500}, 1000)}},
 		{Policy: retrip.Policy{Dialects: slices.Repeat([]string{long}, 150)}},
 		{Metrics: &retrip.Metrics{Durations: []string{long + "/"}}},
 	} {

