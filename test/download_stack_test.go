@@ -13,7 +13,6 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -137,17 +136,6 @@ func wholeRest(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.WriteString(w, "56789")
 }
 
-// slowRest takes 900 ms for each byte.
-func slowRest(w http.ResponseWriter, _ *http.Request) {
-	w.WriteHeader(http.StatusPartialContent)
-	play.Flush(w)
-	for c := range strings.SplitSeq("56789", "") {
-		time.Sleep(900 * time.Millisecond)
-		_, _ = io.WriteString(w, c)
-		play.Flush(w)
-	}
-}
-
 // With BodyIdleTimeout, a continuation also gets a response in time, or ends.
 //
 //retrip:promise P20
@@ -178,59 +166,6 @@ func TestBodyIdle_SilentContinuation(t *testing.T) {
 				})
 			}
 		}
-	}
-}
-
-// The bound on the response to a continuation doesn't cut its body, nor what
-// Classify waits for.
-//
-//retrip:promise P20
-func TestBodyIdle_SlowContinuation(t *testing.T) {
-	slow := func(w http.ResponseWriter, r *http.Request) {
-		time.Sleep(900 * time.Millisecond)
-		slowRest(w, r)
-	}
-	for name, policy := range map[string]retrip.Policy{"": {}, "Peek": {Classify: peeks}} {
-		policy.Resume, policy.BodyIdleTimeout = time.Minute, time.Second
-		play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
-			s := stallingServer(t, proto, 0, slow)
-			tr := &retrip.Transport{Base: s.Transport(), Policy: policy}
-			defer tr.CloseIdleConnections()
-			assert.Equal(t, "0123456789", getText(t, tr, s.URL), name)
-			synctest.Wait()
-		})
-	}
-}
-
-// AttemptTimeout bounds what Classify waits for, in a continuation too.
-//
-//retrip:promise P20
-func TestBodyIdle_PeekOfAContinuation(t *testing.T) {
-	for _, idle := range []time.Duration{time.Second, 3 * time.Second} {
-		play.Bubble(t, idle.String(), func(t *testing.T) {
-			s := stallingServer(t, memhttp.HTTP1, 0, slowRest)
-			var peeked []time.Duration
-			tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{
-				Resume: time.Minute, BodyIdleTimeout: idle, AttemptTimeout: 2 * time.Second, MaxAttempts: 3,
-				Classify: func(req *http.Request, resp *http.Response, err error) retrip.Verdict {
-					if resp == nil || resp.StatusCode != http.StatusPartialContent {
-						return retrip.ByRule
-					}
-					began := time.Now()
-					defer func() { peeked = append(peeked, time.Since(began)) }()
-					return peeks(req, resp, err)
-				},
-			}}
-			defer tr.CloseIdleConnections()
-			resp := do(t, tr, play.MustRequest(t, "GET", s.URL, nil))
-			_, err := io.ReadAll(resp.Body)
-			assert.ErrorContains(t, err, "AttemptTimeout")
-			require.NoError(t, resp.Body.Close())
-			require.NotEmpty(t, peeked)
-			for _, d := range peeked {
-				assert.LessOrEqual(t, d, 2*time.Second)
-			}
-		})
 	}
 }
 

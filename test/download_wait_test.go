@@ -8,10 +8,8 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -22,7 +20,6 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/play"
-	"github.com/retrip/retrip/internal/testenv"
 )
 
 // outage is a Base whose host breaks all bodies when it goes away, and until it is back
@@ -162,30 +159,6 @@ func TestResume_HostAway(t *testing.T) {
 	}
 }
 
-// A host that never answers some of the bodies doesn't hold up the others, although no
-// policy bounds an attempt.
-//
-//retrip:promise P20
-func TestResume_SilentTurn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const bodies, silent = 20, 3
-		o := newOutage(10_000)
-		var turns atomic.Int32
-		base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-			o.mu.Lock()
-			waited := o.asks > bodies && !o.down
-			o.mu.Unlock()
-			if waited && turns.Add(1) <= silent {
-				return play.Hang(req)
-			}
-			return o.RoundTrip(req)
-		})
-		o.leaves(time.Second, 10*time.Second)
-		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Resume: 2 * time.Minute}}
-		assert.Equal(t, bodies-silent, o.read(t, tr, bodies))
-	})
-}
-
 // Whoever waits for a turn leaves at once, with a context that ends, a Close or the
 // timeout of an http.Client. Nothing of the wait stays: a body that breaks later gets its
 // turn, and as soon as at a host that nobody has asked yet.
@@ -244,46 +217,6 @@ func TestResume_LeavesTurns(t *testing.T) {
 	}
 }
 
-// While other requests to the host time out, a turn is put off, but not for ever.
-func TestResume_OthersComeFirst(t *testing.T) {
-	took := func(timeouts bool) (took time.Duration) {
-		synctest.Test(t, func(t *testing.T) {
-			s := newStore(1000, breaks(500, reset))
-			base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-				if req.URL.Path != "/other" {
-					return s.RoundTrip(req)
-				}
-				if timeouts {
-					return play.Hang(req)
-				}
-				return testenv.Status(503).RoundTrip(req)
-			})
-			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Budget: 1, Resume: time.Minute, Backoff: retrip.Backoff{Jitter: retrip.NoJitter}}}
-			began := time.Now()
-			others := func() {
-				ctx := retrip.WithPolicy(t.Context(), retrip.Policy{AttemptTimeout: 10 * time.Millisecond, Backoff: retrip.Backoff{Base: retrip.Off}})
-				for range 20 {
-					go try(tr, play.Must(http.NewRequestWithContext(ctx, http.MethodGet, "http://example.com/other", nil)))
-				}
-				time.Sleep(100 * time.Millisecond)
-			}
-			others()
-			go func() {
-				for time.Since(began) < 8*time.Second {
-					others()
-				}
-			}()
-			_, err := fetch(t, tr)
-			require.NoError(t, err)
-			took = time.Since(began)
-			time.Sleep(10 * time.Second)
-		})
-		return took
-	}
-	assert.Less(t, took(false), 3*time.Second)
-	assert.Greater(t, took(true), 8*time.Second)
-}
-
 // A body keeps the bound of its own policy, also while it waits.
 //
 //retrip:promise P20
@@ -300,91 +233,4 @@ func TestResume_KeepsItsBound(t *testing.T) {
 		assert.InDelta(t, float64(time.Minute+time.Second), float64(time.Since(began)), float64(6*time.Second))
 		assert.Regexp(t, `: no_progress, (5\d(\.\d+)?s|1m0\.\d+s) after the last byte$`, err.Error())
 	})
-}
-
-// Bodies that wait get on with whatever else holds requests back: a gate that their host
-// closes, a breaker, a small budget, and requests of other hosts that take the places of
-// their host's state.
-//
-//retrip:promise P20
-func TestResume_WaitsBesideOthers(t *testing.T) {
-	for seed := range uint64(testenv.Size(20, 60)) {
-		synctest.Test(t, func(t *testing.T) {
-			random := rand.New(rand.NewPCG(seed, 4))
-			coin := func() bool { return random.IntN(2) == 0 }
-			bodies, down := 1+random.IntN(30), time.Duration(random.Int64N(int64(90*time.Second)))
-			o := newOutage(10_000)
-			limited, latency := coin(), time.Duration(random.IntN(500))*time.Millisecond
-			refused := 0
-			base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-				if req.Method == http.MethodPost { // another host
-					return testenv.Status(503).RoundTrip(req)
-				}
-				time.Sleep(latency)
-				o.mu.Lock()
-				refuse := limited && !o.down && req.Header.Get("Range") != "" && refused < 20 && coin()
-				if refuse {
-					refused++
-				}
-				o.mu.Unlock()
-				switch {
-				case refuse && coin():
-					return play.Reply(429, "Retry-After: 2")(req)
-				case refuse:
-					return play.Reply(429)(req)
-				}
-				return o.RoundTrip(req)
-			})
-			policy := retrip.Policy{Resume: 20 * time.Minute, MaxAttempts: 2 + random.IntN(9)}
-			if coin() {
-				policy.Gate.Enabled = retrip.On
-			}
-			if coin() {
-				policy.Breaker = retrip.Breaker{Ratio: .5}
-			}
-			if coin() {
-				policy.Budget = 1
-			}
-			if coin() {
-				policy.AttemptTimeout = time.Second
-			}
-			tr := &retrip.Transport{Base: base, Policy: policy}
-			crowd := time.AfterFunc(time.Second+down/2, func() {
-				for i := range 5000 { // more hosts than have places
-					try(tr, play.Must(http.NewRequest(http.MethodPost, fmt.Sprintf("http://h%d.example/", i), nil)))
-				}
-			})
-			if coin() {
-				crowd.Stop()
-			}
-			o.leaves(time.Second+latency, down)
-			began := time.Now()
-			assert.Equal(t, bodies, o.read(t, tr, bodies), "seed %d, %+v", seed, policy)
-			assert.LessOrEqual(t, time.Since(began)-down, 10*time.Minute, "seed %d: %d bodies, latency %v, limited %t, down %v, %+v", seed, bodies, latency, limited, down, policy)
-		})
-	}
-}
-
-// If the deadline of a message has passed because the clock was set, the body waits no longer.
-//
-//retrip:promise P10 P20
-func TestResume_ClockIsSet(t *testing.T) {
-	for _, after := range []time.Duration{0, 10 * time.Second} {
-		bubble(t, after.String(), func(t *testing.T) {
-			var by atomic.Int64
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Second)
-			defer cancel()
-			base := play.Base(sized(11, sends(200, "hello", io.ErrUnexpectedEOF, "ETag: \"a\"", "Accept-Ranges: bytes")), play.Reply(503))
-			base.Keep = true
-			resp := do(t, &retrip.Transport{Base: base, Policy: retrip.Policy{Resume: time.Minute, Backoff: retrip.Backoff{Cap: 5 * time.Second}}}, play.Request(t, http.MethodGet, nil).WithContext(setClock{ctx, &by}))
-			time.Sleep(time.Second)
-			began := time.Now()
-			time.AfterFunc(after, func() { by.Store(int64(time.Hour)) })
-			synctest.Wait()
-			got, err := readAll(t, resp)
-			assert.Equal(t, "hello", string(got))
-			assert.ErrorContains(t, err, "at byte 5: deadline")
-			assert.LessOrEqual(t, time.Since(began), after+5*time.Second, "the longest wait for a retry")
-		})
-	}
 }

@@ -6,14 +6,12 @@ package retrip_test
 import (
 	"bytes"
 	"cmp"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/iotest"
@@ -24,7 +22,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
@@ -58,31 +55,6 @@ func TestWholeBody_BrokenAnywhere(t *testing.T) {
 					require.Equal(t, []int32{1, 1}, closes(base))
 				}
 			}
-		}
-	})
-}
-
-// If no retry follows, the caller gets the response with the part of the body
-// that arrived, followed by the error. Half a document never comes with a nil
-// error.
-//
-//retrip:promise P20
-func TestWholeBody_NoRetry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for n := range len(document) {
-			base := play.Base(sends(201, document[:n], io.ErrUnexpectedEOF))
-			var ended []retrip.Event
-			policy := retrip.Policy{WholeBody: 1000, AttemptTimeout: time.Second}
-			tr := &retrip.Transport{Base: base, Policy: policy, Trace: &retrip.Trace{Done: func(e retrip.Event) { ended = append(ended, e) }}}
-			resp := do(t, tr, play.Request(t, http.MethodPost, strings.NewReader("x")))
-			assert.Equal(t, 201, resp.StatusCode)
-			got, err := readAll(t, resp)
-			require.ErrorIs(t, err, io.ErrUnexpectedEOF)
-			require.Equal(t, document[:n], string(got))
-			require.Equal(t, []int32{1}, closes(base))
-			require.Len(t, ended, 1)
-			require.Equal(t, retrip.ReasonNotIdempotent, ended[0].Reason)
-			require.ErrorIs(t, ended[0].Err, io.ErrUnexpectedEOF)
 		}
 	})
 }
@@ -130,6 +102,7 @@ func TestWholeBody(t *testing.T) {
 		{name: "out of attempts, with Resume", policy: retrip.Policy{MaxAttempts: 3, Resume: time.Minute}, steps: []play.Step{sized(80, sends(200, document[:10], io.ErrUnexpectedEOF, `ETag: "a"`))},
 			attempts: 3, got: document[:10], err: io.ErrUnexpectedEOF},
 		{name: "failures", policy: retrip.Policy{MaxAttempts: 2}, steps: []play.Step{sends(503, "down", nil), sends(503, "down", io.ErrUnexpectedEOF)}, attempts: 2, got: "down", err: io.ErrUnexpectedEOF, most: time.Second},
+		{name: "may not be repeated", policy: retrip.Policy{Idempotent: func(*http.Request) bool { return false }}, attempts: 1, got: document[:10], err: io.ErrUnexpectedEOF},
 		{name: "of a 404", steps: []play.Step{sends(404, document[:5], io.ErrUnexpectedEOF), sends(404, document, io.EOF)}, attempts: 2},
 	} {
 		bubble(t, tt.name, func(t *testing.T) {
@@ -150,24 +123,20 @@ func TestWholeBody(t *testing.T) {
 	}
 }
 
-// Streams are not read ahead.
+// Streams are not read ahead. Package syntax has all kinds of them.
 //
 //retrip:promise P20
 func TestWholeBody_Streams(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, kind := range []string{"text/event-stream", "Text/Event-Stream; charset=utf-8", "application/x-ndjson", "application/jsonl", "application/grpc", "application/grpc+proto",
-			"application/grpc-web", "multipart/x-mixed-replace; boundary=x", "application/connect+json", "application/json-seq",
-			"application/x-jsonl", "application/vnd.amazon.eventstream", "multipart/mixed; boundary=graphql", "application/json;stream=watch"} {
-			ctx, cancel := context.WithCancel(t.Context())
-			tr := &retrip.Transport{Base: play.Base(sends(200, "data", nil, "Content-Type: "+kind)), Policy: retrip.Policy{WholeBody: 1000}}
-			resp := do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
-			got := make([]byte, 4)
-			_, err := io.ReadFull(resp.Body, got)
-			require.NoError(t, err, kind)
-			cancel()
-			_, err = resp.Body.Read(got)
-			assert.ErrorIs(t, err, context.Canceled, kind)
-		}
+	bubble(t, "", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		tr := &retrip.Transport{Base: play.Base(sends(200, "data", nil, "Content-Type: Text/Event-Stream; charset=utf-8")), Policy: retrip.Policy{WholeBody: 1000}}
+		resp := do(t, tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
+		got := make([]byte, 4)
+		_, err := io.ReadFull(resp.Body, got)
+		require.NoError(t, err)
+		cancel()
+		_, err = resp.Body.Read(got)
+		assert.ErrorIs(t, err, context.Canceled)
 	})
 }
 
@@ -219,24 +188,6 @@ func TestResponse_WithoutBody(t *testing.T) {
 			assert.Len(t, play.Counted(t, metrics), 2, "an attempt, and an answer")
 		})
 	}
-}
-
-// As above, with net/http's HTTP/2.
-//
-//retrip:promise P20
-func TestResponse_NotModifiedOverHTTP2(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := memhttp.NewServer(t, memhttp.HTTP2, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Length", "5")
-			w.WriteHeader(http.StatusNotModified)
-		}))
-		metrics := &retrip.Metrics{}
-		tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{WholeBody: 1000, AttemptTimeout: time.Second}, Metrics: metrics}
-		resp := do(t, tr, play.MustRequest(t, http.MethodGet, s.URL, nil))
-		assert.EqualValues(t, 5, resp.ContentLength)
-		require.NoError(t, resp.Body.Close())
-		assert.Equal(t, []string{"attempts_total{default,3xx} 1", "requests_total{default,answered} 1"}, counted(t, metrics))
-	})
 }
 
 // A response that arrives while the request body is still being sent isn't read
@@ -291,32 +242,6 @@ func TestWholeBody_NoBody(t *testing.T) {
 	assert.Equal(t, 4, base.Attempts())
 }
 
-// An attempt whose body is whole has ended: nothing holds its context or its
-// timer until the caller closes the body.
-func TestWholeBody_EndsTheAttempt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		base := play.Base(wholeDocument)
-		resp := do(t, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 1000, AttemptTimeout: time.Second}}, play.Request(t, http.MethodGet, nil))
-		assert.ErrorIs(t, base.Reqs[0].Context().Err(), context.Canceled)
-		time.Sleep(time.Minute)
-		assert.Equal(t, document, play.Finish(t, resp))
-	})
-}
-
-// The error of a body that had to be whole says that it is the body's.
-func TestWholeBody_ErrorText(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var met []error
-		base := play.Base(sends(200, "{", syscall.ECONNRESET), wholeDocument)
-		policy := retrip.Policy{WholeBody: 10}
-		_, err := fetch(t, &retrip.Transport{Base: base, Policy: policy, Trace: &retrip.Trace{Retry: func(e retrip.Event) { met = append(met, e.Err) }}})
-		require.NoError(t, err)
-		require.Len(t, met, 1)
-		assert.EqualError(t, met[0], "response body: connection reset by peer")
-		assert.ErrorIs(t, met[0], syscall.ECONNRESET)
-	})
-}
-
 func TestPeek(t *testing.T) {
 	for _, n := range []int{-1, 0, 1, 5, len(document), len(document) + 1, 1 << 30} {
 		for _, body := range []io.Reader{strings.NewReader(document), iotest.OneByteReader(strings.NewReader(document)), iotest.DataErrReader(strings.NewReader(document))} {
@@ -339,33 +264,6 @@ func TestPeek(t *testing.T) {
 		assert.Empty(t, got)
 	}
 	assert.Equal(t, http.NoBody, empty.Body)
-}
-
-// Peek reports an error only to those whom it keeps bytes from, and leaves a body
-// alone that nobody wants to look at.
-func TestPeek_Errors(t *testing.T) {
-	body := io.NopCloser(iotest.DataErrReader(io.MultiReader(strings.NewReader("abcdef"), iotest.ErrReader(syscall.ECONNRESET))))
-	resp := &http.Response{StatusCode: 200, Body: body, ContentLength: 6}
-	for _, tt := range []struct {
-		n    int
-		want string
-		err  error
-	}{
-		{-1, "", nil}, {0, "", nil},
-		{6, "abcdef", nil}, // all that was asked for is there
-		{7, "abcdef", syscall.ECONNRESET},
-		{3, "abc", nil}, // the error is behind them
-	} {
-		got, err := retrip.Peek(resp, tt.n)
-		assert.Equal(t, tt.err, err, tt.n)
-		assert.Equal(t, tt.want, string(got))
-		if tt.n <= 0 {
-			assert.Equal(t, body, resp.Body)
-		}
-	}
-	all, err := io.ReadAll(resp.Body)
-	assert.Equal(t, syscall.ECONNRESET, err)
-	assert.Equal(t, "abcdef", string(all))
 }
 
 // Classify finds an error inside a 200, which is retried.
@@ -391,101 +289,4 @@ func TestPeek_InClassify(t *testing.T) {
 			assert.Equal(t, []int32{1, 1}, closes(base))
 		}
 	})
-}
-
-// AttemptTimeout runs while Classify waits for bytes. Its verdict on a response
-// that came too late doesn't count.
-func TestPeek_Timeout(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var asked []bool
-		p := retrip.Policy{AttemptTimeout: time.Second, Backoff: retrip.Backoff{Base: 1, Cap: 1}, Classify: func(_ *http.Request, resp *http.Response, err error) retrip.Verdict {
-			asked = append(asked, err != nil)
-			if err == nil {
-				if _, err := retrip.Peek(resp, 10); err != nil {
-					return retrip.Final
-				}
-			}
-			return retrip.ByRule
-		}}
-		began := time.Now()
-		base := play.Base(sized(int64(len(document)), sends(200, "a", nil)), sized(int64(len(document)), wholeDocument))
-		got, err := fetch(t, &retrip.Transport{Base: base, Policy: p})
-		require.NoError(t, err)
-		assert.Equal(t, document, string(got))
-		assert.Equal(t, []bool{false, true, false}, asked)
-		assert.LessOrEqual(t, time.Since(began), time.Second+time.Millisecond)
-	})
-}
-
-// WholeBody counts decoded bytes: what the reader would get.
-//
-//retrip:promise P20
-func TestWholeBody_Decoded(t *testing.T) {
-	document := strings.Repeat("a compressible document ", 200)
-	for limit, asked := range map[int64]int32{1000: 1, 2000: 1, 2500: 2, 10_000: 2} {
-		synctest.Test(t, func(t *testing.T) {
-			var n atomic.Int32
-			server := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Content-Encoding", "gzip")
-				z := gzip.NewWriter(w)
-				_, _ = io.WriteString(z, document[:2400])
-				_ = z.Flush()
-				if n.Add(1) == 1 {
-					play.Flush(w)
-					panic(http.ErrAbortHandler)
-				}
-				_, _ = io.WriteString(z, document[2400:])
-				_ = z.Close()
-			}))
-			got, err := fetch(t, &retrip.Transport{Base: server.Transport(), Policy: retrip.Policy{WholeBody: limit}})
-			assert.Equal(t, asked, n.Load(), "%d", limit)
-			if asked == 1 {
-				assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
-				assert.Equal(t, document[:2400], string(got))
-				return
-			}
-			assert.Equal(t, document, string(got))
-		})
-	}
-}
-
-// A request that waits for 100 Continue is repeated like any other if its short
-// response body breaks. If the server responds without asking for the request
-// body, the response may arrive broken, but never looks whole.
-func TestWholeBody_ExpectContinue(t *testing.T) {
-	for _, reads := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			first, bodies := true, []string(nil)
-			server := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				assert.Equal(t, "100-continue", r.Header.Get("Expect"))
-				if reads {
-					bodies = append(bodies, play.ReadAll(t, r.Body))
-				}
-				w.Header().Set("Content-Length", fmt.Sprint(len(document)))
-				if first {
-					first = false
-					_, _ = io.WriteString(w, document[:20])
-					play.Flush(w)
-					memhttp.RequestConn(r).Reset()
-					return
-				}
-				_, _ = io.WriteString(w, document)
-			}))
-			base := server.Transport()
-			base.ExpectContinueTimeout = time.Minute
-			req := play.Must(http.NewRequest(http.MethodPut, server.URL, io.MultiReader(strings.NewReader("upload"))))
-			req.Header.Set("Expect", "100-continue")
-			resp := do(t, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 1000}}, req)
-			got, err := readAll(t, resp)
-			if err != nil {
-				assert.False(t, reads)
-				assert.Equal(t, document[:20], string(got))
-				return
-			}
-			assert.Equal(t, document, string(got))
-			if reads {
-				assert.Equal(t, []string{"upload", "upload"}, bodies)
-			}
-		})
-	}
 }
