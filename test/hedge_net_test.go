@@ -90,59 +90,30 @@ func TestHedge_Frozen(t *testing.T) {
 	})
 }
 
-// Where there is no hedge, two callers that give up are evidence of a frozen connection,
-// and none while others get responses over it.
+// Where there is no hedge, two callers that give up are evidence of a frozen connection.
 func TestHedge_HungUntilTheCallerLeft(t *testing.T) {
 	for _, proto := range []memhttp.Proto{memhttp.HTTP2, memhttp.H2C} {
 		bubble(t, proto.String(), func(t *testing.T) {
-			s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				time.Sleep(usual)
-				if r.URL.Path == "/slow" {
-					time.Sleep(time.Minute)
-				}
-				_, _ = io.WriteString(w, r.RemoteAddr)
-			}))
+			s := memhttp.NewServer(t, proto, http.HandlerFunc(answersOK))
 			tr := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{Hedge: 0.001}}
 			defer tr.CloseIdleConnections()
-			leave := func(path string, after time.Duration) error {
-				ctx, cancel := context.WithTimeout(t.Context(), after)
-				defer cancel()
-				req := play.Must(http.NewRequestWithContext(ctx, "GET", s.URL+path, nil))
-				resp, err := tr.RoundTrip(req)
-				if err == nil {
-					require.NoError(t, resp.Body.Close())
-				}
-				return err
-			}
-			var base string
 			for range 20 {
-				base = getText(t, tr, s.URL)
+				getText(t, tr, s.URL)
 			}
-			var others sync.WaitGroup
-			for range 5 {
-				others.Go(func() {
-					for range 100 {
-						assert.Equal(t, base, getText(t, tr, s.URL))
-					}
-				})
-			}
-			for range 4 {
-				assert.Error(t, leave("/slow", time.Second))
-			}
-			others.Wait()
-			time.Sleep(time.Minute) // until nothing is known of the base
 			s.Listener.Freeze()
-			assert.Error(t, leave("/", 5*time.Second))
-			assert.Error(t, leave("/", 5*time.Second))
-			for range 100 {
-				assert.NoError(t, leave("/", 2*usual))
+			for i := range 100 {
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				began := time.Now()
+				err := try(tr, play.Must(http.NewRequestWithContext(ctx, "GET", s.URL, nil)))
+				cancel()
+				require.Equal(t, i < 2, err != nil, i)
+				require.True(t, i < 2 || time.Since(began) <= 2*usual, i)
 			}
 		})
 	}
 }
 
-// A base that works again, or that was only slow, gets its requests back from a hedge beside
-// an attempt at the spare.
+// A base that was only slow gets its requests back from a hedge beside an attempt at the spare.
 func TestHedge_AvoidedBaseReturns(t *testing.T) {
 	for _, proto := range []memhttp.Proto{memhttp.HTTP2, memhttp.H2C} {
 		bubble(t, proto.String(), func(t *testing.T) {
@@ -178,45 +149,6 @@ func TestHedge_AvoidedBaseReturns(t *testing.T) {
 			wg.Go(func() { at(1) })
 			wg.Wait()
 			assert.Equal(t, base, at(1))
-		})
-	}
-}
-
-// Over HTTP/2, hedges share a connection while responses arrive over any. A client that
-// makes one request at a time learns nothing meanwhile, so each of its hedges makes a new
-// one. Over HTTP/1, the loser's connection is lost.
-func TestHedge_Connections(t *testing.T) {
-	var late atomic.Int32
-	answer := func(w http.ResponseWriter, r *http.Request) {
-		time.Sleep(usual)
-		if late.Add(1)%20 == 0 {
-			time.Sleep(8 * usual)
-		}
-		_, _ = io.WriteString(w, "ok")
-	}
-	for _, clients := range []int{1, 8} {
-		eachProtocol(t, retrip.Policy{}, answer, func(t *testing.T, s *memhttp.Server, tr *retrip.Transport) {
-			dials := s.Listener.Dials()
-			var wg sync.WaitGroup
-			for range clients {
-				wg.Go(func() {
-					for i := range 1000 / clients {
-						time.Sleep(time.Duration(i%7) * time.Millisecond)
-						getText(t, tr, s.URL)
-					}
-				})
-			}
-			wg.Wait()
-			m := play.Gather(t, tr.Metrics)["default"]
-			more := s.Listener.Dials() - dials
-			t.Logf("%d clients: %d more connections for %v hedges", clients, more, m["hedges_total"])
-			assert.Greater(t, m["hedges_total won"], 20.0)
-			if s.HTTP2() && clients > 1 {
-				// Now and then all clients are late at once.
-				assert.LessOrEqual(t, more, 10)
-			} else {
-				assert.LessOrEqual(t, float64(more), m["hedges_total"]+float64(clients))
-			}
 		})
 	}
 }
@@ -264,21 +196,4 @@ func TestHedge_SlowReader(t *testing.T) {
 			assert.EqualValues(t, 1, play.Gather(t, tr.Metrics)["default"]["hedges_total won"])
 		})
 	}
-}
-
-// The body of a hedge's response is continued like any other.
-//
-//retrip:promise P20
-func TestHedge_Resumed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tr, base := hedging(t, retrip.Policy{Resume: time.Minute})
-		s := newStore(1000, cut(500))
-		base.legs = []leg{hangs, {after: usual, serve: s.RoundTrip}, {after: usual, serve: s.RoundTrip}}
-		got, err := fetch(t, tr)
-		require.NoError(t, err)
-		assert.Equal(t, s.data, got)
-		m := counts(t, tr.Metrics)
-		assert.EqualValues(t, 1, m["hedges_total won"])
-		assert.EqualValues(t, 1, m["body_resumes_total continued"])
-	})
 }

@@ -22,7 +22,6 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/play"
-	"github.com/retrip/retrip/internal/testenv"
 )
 
 // leg is what a hedgeBase does with one attempt: after a time it returns a status, an
@@ -35,6 +34,7 @@ type leg struct {
 	header http.Header
 	serve  play.Step // what answers instead
 	deaf   bool      // doesn't notice the end of the attempt
+	exits  bool      // its goroutine ends
 }
 
 // hedgeBase makes the attempts of each request as its script says. It counts the response
@@ -78,6 +78,8 @@ func (b *hedgeBase) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, req.Context().Err()
 	}
 	switch {
+	case l.exits:
+		runtime.Goexit()
 	case l.panics != nil:
 		panic(l.panics)
 	case l.err != nil:
@@ -206,6 +208,7 @@ func TestHedge_Winner(t *testing.T) {
 		"the first at its delay":      {[]leg{good(1)}, 200, 1, ""},
 		"the first before its delay":  {[]leg{good(.5)}, 200, .5, "none"},
 		"the first fails before that": {[]leg{bad(.5, 503), good(0)}, 200, .5, "none"},
+		"the second exits":            {[]leg{good(3), {exits: true}}, 200, 3, "failed"},
 		"a retry, however late":       {[]leg{bad(0, 503), good(20), good(0)}, 200, 20, "none"},
 	} {
 		for _, judge := range []bool{false, true} {
@@ -530,51 +533,4 @@ func TestHedge_Panics(t *testing.T) {
 			warm(t, tr)
 		})
 	}
-}
-
-// A goroutine of a base may end within an attempt.
-func TestHedge_Goexit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tr, base := hedging(t, retrip.Policy{})
-		tr2 := &retrip.Transport{Policy: tr.Policy, Metrics: &retrip.Metrics{}, Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-			if req.Header.Get("Retry-Attempt") == "2" {
-				runtime.Goexit()
-			}
-			return base.RoundTrip(req)
-		})}
-		tr2.Policy.RetryHeader = "Retry-Attempt"
-		warm(t, tr2)
-		base.legs = []leg{{after: 3 * usual, status: 200}}
-		drop(t, tr2, get(t.Context()))
-		assert.EqualValues(t, 1, play.Gather(t, tr2.Metrics)["default"]["hedges_total failed"])
-	})
-}
-
-// The request of a hedge shares nothing with the caller's: the caller may reuse that one
-// when RoundTrip has returned and the body is closed, even if the base still looks at the
-// hedge.
-func TestHedge_RequestIsReused(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tr, base := hedging(t, retrip.Policy{})
-		slow := &retrip.Transport{Policy: tr.Policy, Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-			resp, err := base.RoundTrip(req)
-			for range 100 {
-				_, _ = req.Header.Get("X"), req.URL.String()
-			}
-			return resp, err
-		})}
-		warm(t, slow)
-		req := get(t.Context())
-		for i := range 200 {
-			after := usual + time.Duration(i%3-1)
-			base.script(leg{after: after, status: 200}, leg{after: time.Duration(i % 5), status: 200, deaf: true})
-			drop(t, slow, req)
-			base.script()
-			req.Header.Set("X", fmt.Sprint(i))
-			req.URL.Path = fmt.Sprint("/", i)
-			for range 3 {
-				drop(t, slow, req)
-			}
-		}
-	})
 }
