@@ -21,7 +21,6 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/play"
-	"github.com/retrip/retrip/internal/testenv"
 )
 
 // Which requests are sent again, when, and how that is reported.
@@ -200,18 +199,6 @@ var contractSafe = []contractRow{
 		}
 		assert.EqualValues(t, 120, seen.Load())
 		assert.Equal(t, 1, s.Listener.Dials())
-	}},
-	{"P12 a body that ignores its Close", func(t *testing.T, e contractEnv) {
-		end := make(chan struct{})
-		defer close(end)
-		body := play.NewReply(testenv.Reader(func([]byte) (int, error) { <-end; return 0, io.EOF }))
-		base := play.Base(func(r *http.Request) (*http.Response, error) {
-			return &http.Response{StatusCode: 503, Header: http.Header{}, ContentLength: -1, Body: body, Request: r}, nil
-		}, play.Reply(200))
-		start := time.Now()
-		play.Finish(t, do(t, e.transport(base), play.Request(t, "GET", nil)))
-		assert.LessOrEqual(t, time.Since(start), 150*time.Millisecond)
-		assert.EqualValues(t, 1, body.Closed.Load())
 	}},
 	{"P13 safe for concurrent use, nothing left behind", func(t *testing.T, e contractEnv) {
 		e.unlimited = true

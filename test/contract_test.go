@@ -241,29 +241,4 @@ var contractTransparent = []contractRow{
 		assert.Positive(t, body.Closed.Load())
 		play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
 	}},
-	{"P5 a base that clones, and panics", func(t *testing.T, e contractEnv) {
-		s, tr := e.serve(t, play.Echo)
-		inner, calls := tr.Base, 0
-		tr.Base = cloning(testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-			if calls++; calls == 2 {
-				panic("base")
-			}
-			return inner.RoundTrip(r)
-		}))
-		for call := range 3 {
-			body := play.NewSend("payload")
-			send := func() {
-				resp := do(t, tr, play.MustRequest(t, "PUT", s.URL, body))
-				assert.Equal(t, "payload", play.Finish(t, resp))
-				assert.NoError(t, resp.Request.Context().Err())
-			}
-			if call == 1 {
-				assert.PanicsWithValue(t, "base", send)
-			} else {
-				send()
-			}
-			synctest.Wait()
-			assert.Positive(t, body.Closed.Load())
-		}
-	}},
 }

@@ -7,8 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"net/url"
 	"slices"
 	"testing"
@@ -88,40 +86,6 @@ func TestError_Many(t *testing.T) {
 			assert.Equal(t, want, got)
 		})
 	}
-}
-
-// So it does if the caller's end replaces the last of them.
-//
-//retrip:promise P17
-func TestError_ManyCanceled(t *testing.T) {
-	ctx, cancel := context.WithCancelCause(t.Context())
-	var base *play.Script
-	base = play.Base(func(*http.Request) (*http.Response, error) {
-		if n := base.Attempts(); n < 20 {
-			return nil, fmt.Errorf("error %d", n)
-		}
-		cancel(io.ErrUnexpectedEOF)
-		return nil, context.Canceled
-	})
-	p := retrip.Policy{MaxAttempts: 99, Budget: retrip.Off, Backoff: retrip.Backoff{Base: retrip.Off}}
-	_, err := (&retrip.Transport{Base: base, Policy: p}).RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
-	got := play.AsError(t, err).Err.(interface{ Unwrap() []error }).Unwrap()
-	require.Len(t, got, 17)
-	assert.EqualError(t, got[7], "error 13")
-	assert.EqualError(t, got[8], "4 more")
-	assert.EqualError(t, got[9], "error 8")
-}
-
-// A retry can't fix the last error, so there is no reason.
-//
-//retrip:promise P8
-func TestError_Hopeless(t *testing.T) {
-	play.Bubble(t, "", func(t *testing.T) {
-		_, err := (&retrip.Transport{Base: play.Base(play.Err(errors.New("a")), play.Err(http.ErrSchemeMismatch)), Policy: play.Steady}).RoundTrip(play.Request(t, "GET", nil))
-		e := play.AsError(t, err)
-		assert.Empty(t, e.Reason)
-		assert.Equal(t, "retrip: gave up after 2 attempts: http: server gave HTTP response to HTTPS client; before that: a", err.Error())
-	})
 }
 
 // A program may build an Error for its own tests.

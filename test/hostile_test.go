@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math"
 	"net/http"
@@ -209,73 +208,6 @@ func TestHostile_LongestWait(t *testing.T) {
 	}
 }
 
-// A server that closes its direction after every response costs a connection
-// each time, but no failure.
-func TestHostile_HalfClosed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newHostileServer(t, func(c *hostileConn) {
-			if _, ok := c.request(); ok {
-				c.send(ok200)
-				_ = c.CloseWrite()
-				c.request()
-			}
-		})
-		transport := &retrip.Transport{Base: s, Policy: hostilePolicy}
-		for range 20 {
-			req := play.Must(http.NewRequestWithContext(t.Context(), http.MethodPut, s.URL, strings.NewReader("body")))
-			resp, err := transport.RoundTrip(req)
-			require.NoError(t, err)
-			_, err = io.ReadAll(resp.Body)
-			require.NoError(t, err)
-			resp.Body.Close()
-		}
-		assert.LessOrEqual(t, s.conns.Load(), int64(40))
-	})
-}
-
-// If an upload of a retry is reset half-way, the next attempt sends it from the
-// start.
-//
-//retrip:promise P7
-func TestHostile_ResetInRetriedUpload(t *testing.T) {
-	for _, size := range []int{48 << 10, 256 << 10} {
-		content := bytes.Repeat([]byte("0123456789abcdef"), size/16)
-		for name, body := range map[string]func() io.Reader{
-			"GetBody": func() io.Reader { return bytes.NewReader(content) },
-			"stream":  func() io.Reader { return io.MultiReader(bytes.NewReader(content)) },
-			"section": func() io.Reader { return io.NewSectionReader(bytes.NewReader(content), 0, int64(size)) },
-		} {
-			if name == "stream" && size > 64<<10 {
-				continue // longer than the part that is kept
-			}
-			bubble(t, fmt.Sprint(name, " ", size), func(t *testing.T) {
-				var got []byte
-				s := newHostileServer(t, func(c *hostileConn) {
-					switch c.n {
-					case 1:
-						// The response comes, but the server doesn't read
-						// the body.
-						_, _ = http.ReadRequest(c.r)
-						c.send("HTTP/1.1 503 No\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-					case 2, 3:
-						_, _ = io.CopyN(io.Discard, c.r, c.n*10<<10)
-						c.Reset()
-					default:
-						if body, ok := c.request(); ok {
-							got = body
-							c.send(ok200)
-						}
-					}
-				})
-				transport := &retrip.Transport{Base: s, Policy: hostilePolicy}
-				drop(t, transport, play.Must(http.NewRequestWithContext(t.Context(), http.MethodPut, s.URL, body())))
-				assert.Equal(t, int64(4), s.conns.Load())
-				assert.True(t, bytes.Equal(content, got), "%d bytes arrived", len(got))
-			})
-		}
-	}
-}
-
 // However long what a server or a caller has sent, the log, errors, hooks and pages show a few KiB
 // of it, and a request keeps little of an attempt that is over.
 //
@@ -394,29 +326,4 @@ func TestGate_LongNames(t *testing.T) {
 		assert.Zero(t, ask(long+"b"))
 		assert.GreaterOrEqual(t, ask(long+"a"), 20*time.Second)
 	})
-}
-
-// Long names of hosts and gates take little memory.
-//
-//retrip:promise P15
-func TestHostile_MemoryOfNames(t *testing.T) {
-	play.MeasureHeap(t)
-	long, name := strings.Repeat("x", 100_000), ""
-	policy := retrip.Policy{MaxAttempts: 1, Gate: retrip.Gate{Enabled: retrip.On, Key: func(r *http.Request) string {
-		if r.Method == http.MethodHead {
-			return (name + long)[:200]
-		}
-		return name + long
-	}}}
-	tr := &retrip.Transport{Policy: policy, Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) { return play.Reply(429)(req) })}
-	before := testenv.Heap()
-	for i := range 400 {
-		name = fmt.Sprint(i)
-		u := &url.URL{Scheme: "http", Host: name + long + name}
-		try(tr, &http.Request{Method: http.MethodGet, URL: u, Header: http.Header{}})
-		try(tr, play.Request(t, http.MethodGet, nil))
-		try(tr, play.Request(t, http.MethodHead, nil))
-	}
-	assert.Less(t, testenv.Heap()-before, int64(16<<20))
-	runtime.KeepAlive(tr)
 }

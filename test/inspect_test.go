@@ -6,6 +6,7 @@ package retrip_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -63,6 +64,8 @@ func TestHostState(t *testing.T) {
 		assert.Equal(t, 4.5, s.Tokens)
 		assert.Equal(t, retrip.BreakerOpen, s.Breaker)
 		assert.GreaterOrEqual(t, s.OpenFor, time.Second)
+		_, refused := tr.RoundTrip(play.MustRequest(t, "GET", "https://api.example.com/", nil))
+		assert.Equal(t, &retrip.Error{Reason: retrip.ReasonBreakerOpen, RetryAfter: s.OpenFor}, refused)
 
 		other := retrip.HostState{Host: "plain.test:443", Policy: "default", Tokens: 5, Size: 5, Breaker: "closed"}
 		assert.Equal(t, other, play.Must(tr.HostState("plain.test:443")), "another port is another host")
@@ -90,13 +93,35 @@ func TestHostState(t *testing.T) {
 	})
 }
 
-// A request that net/http refuses to send says so in the state of its host.
-func TestHostState_MalformedRequest(t *testing.T) {
-	tr := &retrip.Transport{Base: &http.Transport{}}
-	req := play.Request(t, http.MethodGet, nil)
-	req.Header["X"] = []string{"a\nb"}
-	assert.Error(t, try(tr, req))
-	assert.EqualValues(t, "request", play.Must(tr.HostState("example.com:80")).LastError)
+// Hosts without a place share what is known of them, and get their tokens back by
+// successes, like other hosts.
+//
+//retrip:promise P15
+func TestHostStates_Others(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		status := testenv.Status(http.StatusServiceUnavailable)
+		tr := &retrip.Transport{
+			Base:   testenv.RoundTripper(func(req *http.Request) (*http.Response, error) { return status.RoundTrip(req) }),
+			Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}},
+		}
+		alive := func() retrip.HostState { return play.Must(tr.HostState("alive.example:443")) }
+		for i := 0; !alive().Held; i++ {
+			require.Less(t, i, 10_000, "the table is full")
+			getFrom(t, tr, fmt.Sprintf("https://host%d", i))
+		}
+		assert.Equal(t, retrip.HostState{Host: "alive.example:443", Policy: "default", Held: true, Tokens: 4.5, Size: 5, FailedRetries: 1, Breaker: "closed"}, alive())
+		states := tr.HostStates()
+		others := states[len(states)-1]
+		assert.Greater(t, others.Size, others.Tokens)
+		others.Size, others.Tokens, others.FailedRetries = 0, 0, 0 // those of several entries
+		assert.Equal(t, retrip.HostState{Host: "others", Policy: "default", Held: true, Breaker: "closed"}, others)
+		status = http.StatusOK
+		for range 3 {
+			assert.True(t, alive().Held)
+			getFrom(t, tr, "https://alive.example")
+		}
+		assert.False(t, alive().Held)
+	})
 }
 
 // An invalid policy causes no panic.
@@ -116,29 +141,6 @@ func TestPolicyFor(t *testing.T) {
 	assert.Equal(t, 7, play.Must(tr.PolicyFor("Example.com:443")).MaxAttempts)
 	assert.Equal(t, time.Second, play.Must(tr.PolicyFor("example.com:443")).MaxWait)
 	assert.Equal(t, 30*time.Second, play.Must(tr.PolicyFor("example.com:80")).MaxWait)
-}
-
-// A trailing dot of a host affects neither its state nor its policy.
-func TestHostState_TrailingDot(t *testing.T) {
-	tr := &retrip.Transport{
-		Base:  testenv.Status(503),
-		Hosts: map[string]retrip.Policy{"api.example.com": {MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}},
-	}
-	for i, host := range []string{"api.example.com.", "api.example.com", "API.example.com.:80"} {
-		req := play.MustRequest(t, http.MethodGet, "http://example.com/", nil)
-		req.URL.Host = host
-		resp := do(t, tr, req)
-		require.NoError(t, resp.Body.Close())
-		assert.Equal(t, host, resp.Request.URL.Host, "the request is unchanged")
-		for _, asked := range []string{"api.example.com:80", "api.example.com.:80"} {
-			state := play.Must(tr.HostState(asked))
-			assert.Equal(t, "api.example.com:80", state.Host)
-			assert.Equal(t, "api.example.com", state.Policy)
-			assert.Equal(t, i+1, state.FailedRetries, "one retry each")
-		}
-	}
-	assert.Len(t, tr.HostStates(), 1)
-	assert.Equal(t, 2, play.Must(tr.PolicyFor("api.example.com.:443")).MaxAttempts)
 }
 
 // HostState describes a host under its current policy, whatever the last
@@ -162,45 +164,6 @@ func TestHostState_PolicyFollowed(t *testing.T) {
 		assert.Equal(t, want, play.Must(tr.HostState("example.com:80")))
 		assert.Equal(t, []retrip.HostState{want}, tr.HostStates())
 	})
-}
-
-// If a policy switches an open breaker off, the host's breaker is no longer
-// open.
-func TestHostState_BreakerSwitchedOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		on := retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{MinVolume: 1}}
-		tr := &retrip.Transport{Base: play.Base(play.Reply(503)), Policy: on}
-		getFrom(t, tr, "http://example.com/")
-		require.Equal(t, retrip.BreakerOpen, play.Must(tr.HostState("example.com:80")).Breaker)
-		require.NoError(t, tr.SetPolicies(retrip.Policy{MaxAttempts: 1}, nil))
-		want := retrip.HostState{Host: "example.com:80", Policy: "default", Tokens: 5, Size: 5, Breaker: "closed", LastFailure: "server_error", LastStatus: 503, LastGiveUp: "max_attempts", Failed: 1, MinuteFailed: 1, MinuteAll: 1, Held: true}
-		assert.Equal(t, want, play.Must(tr.HostState("example.com:80")))
-		require.NoError(t, tr.SetPolicies(on, nil))
-		assert.Equal(t, retrip.BreakerOpen, play.Must(tr.HostState("example.com:80")).Breaker, "the host keeps its state")
-	})
-}
-
-// Asking for the states of hosts drops no host that still fails. A long outage costs one
-// attempt per request, and seven retries in all.
-//
-//retrip:promise P14 P15
-func TestHostStates_LongOutage(t *testing.T) {
-	for name, policy := range map[string]retrip.Policy{
-		"plain":   {},
-		"breaker": {Breaker: retrip.Breaker{MinVolume: 1e6}},
-		"gate":    {Gate: retrip.Gate{Enabled: retrip.On}},
-	} {
-		play.Bubble(t, name, func(t *testing.T) {
-			base := play.Base(play.Reply(503))
-			tr := &retrip.Transport{Base: base, Policy: policy}
-			for range 100 {
-				getFrom(t, tr, "http://example.com/")
-				time.Sleep(time.Minute)
-				require.Len(t, tr.HostStates(), 1)
-			}
-			assert.Equal(t, 100+7, base.Attempts())
-		})
-	}
 }
 
 func TestHostState_WhatCantBeAHost(t *testing.T) {

@@ -5,7 +5,6 @@ package retrip_test
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -91,38 +90,6 @@ func TestMetrics_SeriesFromTheFirstScrapeOn(t *testing.T) {
 			runtime.KeepAlive(tr)
 		})
 	}
-}
-
-// What no policy asked for appears with its first count, all words at once.
-func TestMetrics_SeriesOfOneRequest(t *testing.T) {
-	m := &retrip.Metrics{}
-	tr := &retrip.Transport{Base: play.Base(play.Reply(200)), Metrics: m}
-	asked := retrip.WithPolicy(t.Context(), retrip.Policy{Resume: time.Minute})
-	drop(t, tr, play.Request(t, "GET", nil).WithContext(asked))
-	assert.NotContains(t, gather(t, m)["default"], "body_resumes_total")
-	tr = &retrip.Transport{Base: play.Base(sized(11, sends(200, "hello", io.ErrUnexpectedEOF))), Metrics: m}
-	_, err := fetchIn(t, asked, tr)
-	require.Error(t, err)
-	s := gather(t, m)["default"]
-	assert.Equal(t, 1.0, s["body_resumes_total"])
-	assert.Contains(t, s, "body_resumes_total continued")
-	runtime.KeepAlive(tr)
-}
-
-// A gauge that was once above zero drops to zero instead of disappearing.
-func TestMetrics_GaugesStay(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := &retrip.Metrics{}
-		tr := &retrip.Transport{Base: play.Base(play.Reply(503, "Retry-After: 5"), play.Reply(200)), Metrics: m, Policy: retrip.Policy{MaxAttempts: 1}}
-		play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
-		assert.Equal(t, 1.0, gather(t, m)["default"]["paused_hosts"])
-		time.Sleep(time.Minute)
-		s := gather(t, m)["default"]
-		assert.Contains(t, s, "paused_hosts")
-		assert.Zero(t, s["paused_hosts"])
-		assert.NotContains(t, s, "breaker_open_hosts")
-		runtime.KeepAlive(tr)
-	})
 }
 
 // Without a gate, a pause is shown while it holds back others: not after a good answer.
@@ -239,15 +206,6 @@ func TestMetrics_PatternsOfGarbage(t *testing.T) {
 	t.Error("a Transport is kept alive by its Metrics")
 }
 
-func TestMetrics_Panics(t *testing.T) {
-	m := &retrip.Metrics{}
-	tr := &retrip.Transport{Base: testenv.RoundTripper(func(*http.Request) (*http.Response, error) { panic("base") }), Metrics: m}
-	assert.Panics(t, func() { tr.RoundTrip(play.Request(t, "GET", nil)) })
-	tr = &retrip.Transport{Base: play.Base(play.Reply(200)), Metrics: m, Trace: &retrip.Trace{Attempt: func(retrip.Event) { panic("hook") }}}
-	assert.Panics(t, func() { tr.RoundTrip(play.Request(t, "GET", nil)) })
-	assert.Equal(t, []string{"attempts_total{default,error} 1", "failing_hosts{default} 1", "requests_total{default,failed} 2", "unattempted_requests_total{default} 1"}, counted(t, m))
-}
-
 // exemplars returns the trace_id of the exemplars of m, by metric.
 func exemplars(t *testing.T, m *retrip.Metrics) map[string]string {
 	t.Helper()
@@ -288,39 +246,4 @@ func TestMetrics_Exemplar(t *testing.T) {
 	for _, labels := range []prometheus.Labels{nil, {}, {"trace_id": strings.Repeat("x", 200)}, {"trace_id": "\xff"}, {"": "x"}} {
 		assert.Empty(t, exemplars(t, play(labels)), "%q", labels)
 	}
-}
-
-// A Host hook that panics when a give-up has filled the budget doesn't hide that
-// give-up.
-func TestMetrics_HostHookPanicsAtTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := &retrip.Metrics{}
-		tr := &retrip.Transport{Base: play.Base(play.Reply(503)), Metrics: m, Policy: retrip.Policy{
-			Budget:  1,
-			Backoff: retrip.Backoff{Base: time.Minute, Cap: time.Minute, Jitter: retrip.NoJitter},
-		}}
-		full := false
-		tr.Trace = &retrip.Trace{Host: func(s retrip.HostState) {
-			if s.Tokens == s.Size {
-				full = true
-				panic("boom")
-			}
-		}}
-		ctx, cancel := context.WithCancel(t.Context())
-		for range 2 { // each waits with half a token
-			go func() {
-				defer func() { _ = recover() }()
-				_, _ = tr.RoundTrip(play.Request(t, http.MethodGet, nil).WithContext(ctx))
-			}()
-		}
-		synctest.Wait()
-		resp, err := tr.RoundTrip(play.Request(t, http.MethodGet, nil)) // notices that the budget is empty
-		assert.NoError(t, err)
-		play.Finish(t, resp)
-		cancel()
-		synctest.Wait()
-		assert.True(t, full)
-		s := counts(t, m)
-		assert.EqualValues(t, 2, s["give_ups_total canceled"])
-	})
 }

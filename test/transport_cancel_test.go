@@ -22,7 +22,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
@@ -116,7 +115,7 @@ func (tt callerGoes) run(t *testing.T, end callerEnd, setUp string) {
 	}
 	var n notes
 	if setUp == "hooks" {
-		req = req.WithContext(retrip.WithTrace(req.Context(), n.trace()))
+		req = req.WithContext(retrip.WithTrace(req.Context(), n.trace("")))
 	}
 	start := time.Now()
 	resp, err := tr.RoundTrip(req)
@@ -170,52 +169,30 @@ func (tt callerGoes) check(t *testing.T, req *http.Request, err error, end calle
 	assert.Equal(t, tt.name == "in the wait", e.StatusCode == 503)
 }
 
-// A wait that doesn't fit the caller's deadline doesn't begin.
-//
-//retrip:promise P10
-func TestTransport_WaitBeforeADeadline(t *testing.T) {
-	play.Bubble(t, "", func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-		defer cancel()
-		base, start := play.Base(play.Reply(503, "Retry-After: 2")), time.Now()
-		drop(t, &retrip.Transport{Base: base}, play.Request(t, "GET", nil).WithContext(ctx))
-		assert.Zero(t, time.Since(start))
-		assert.Equal(t, 1, base.Attempts())
-	})
-}
-
-// http.Client.Timeout ends an attempt, and no wait begins that doesn't fit it.
+// http.Client.Timeout ends an attempt with the client's own error, and no wait begins that
+// doesn't fit it.
 //
 //retrip:promise P3 P10
 func TestTransport_ClientTimeout(t *testing.T) {
-	play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
-		var seen atomic.Int32
-		s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if seen.Add(1) == 1 {
-				w.WriteHeader(503)
+	for _, tt := range []struct {
+		timeout, took time.Duration
+		attempts      int
+	}{{10 * time.Second, 10 * time.Second, 2}, {900 * time.Millisecond, 0, 1}} {
+		bubble(t, tt.timeout.String(), func(t *testing.T) {
+			base, began := play.Base(play.Reply(503), play.Hang), time.Now()
+			resp, err := (&http.Client{Transport: &retrip.Transport{Base: base, Policy: play.Steady}, Timeout: tt.timeout}).Do(play.Request(t, "GET", nil))
+			assert.Equal(t, tt.took, time.Since(began))
+			assert.Equal(t, tt.attempts, base.Attempts())
+			if tt.attempts == 1 {
+				require.NoError(t, err)
+				play.Finish(t, resp)
 				return
 			}
-			<-r.Context().Done()
-		}))
-		c := &http.Client{Transport: &retrip.Transport{Base: s.Transport(), Policy: play.Steady}, Timeout: 10 * time.Second}
-		start := time.Now()
-		_, err := c.Get(s.URL)
-		assert.Equal(t, 10*time.Second, time.Since(start))
-		var u *url.Error
-		require.ErrorAs(t, err, &u)
-		assert.True(t, u.Timeout())
-		assert.EqualValues(t, 2, seen.Load())
-
-		// It counts as a deadline: a wait that doesn't fit it doesn't begin.
-		seen.Store(0)
-		c.Timeout = 900 * time.Millisecond
-		start = time.Now()
-		resp, err := c.Get(s.URL)
-		require.NoError(t, err)
-		play.Finish(t, resp)
-		assert.Equal(t, 503, resp.StatusCode)
-		assert.Zero(t, time.Since(start))
-	})
+			var u *url.Error
+			require.ErrorAs(t, err, &u)
+			assert.True(t, u.Timeout())
+		})
+	}
 }
 
 // The errors of retrip's own timeouts say so, once, unlike the caller's. What a Base was
@@ -280,19 +257,6 @@ func TestTransport_OwnTimeouts(t *testing.T) {
 		assert.ErrorContains(t, err, "BodyIdleTimeout: the cipher")
 		assert.NotErrorIs(t, err, context.Canceled)
 	})
-	play.Bubble(t, "a POST isn't repeated", func(t *testing.T) {
-		base := play.Base(play.Hang)
-		_, err := (&retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: time.Second}}).RoundTrip(play.Request(t, "POST", nil))
-		assert.ErrorContains(t, err, "AttemptTimeout")
-		assert.Equal(t, 1, base.Attempts())
-	})
-	play.Bubble(t, "deadline in the second attempt", func(t *testing.T) {
-		start := time.Now()
-		_, err := (&retrip.Transport{Base: play.Base(play.Reply(503), play.Hang), Policy: retrip.Policy{Deadline: 3 * time.Second, AttemptTimeout: time.Hour}}).RoundTrip(play.Request(t, "GET", nil))
-		assert.Equal(t, 3*time.Second, time.Since(start))
-		assert.Equal(t, retrip.ReasonDeadline, play.AsError(t, err).Reason)
-		assert.ErrorContains(t, err, "Policy.Deadline")
-	})
 	play.Bubble(t, "the caller's deadline", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -314,107 +278,6 @@ func TestTransport_ResponseWithError(t *testing.T) {
 		assert.Equal(t, "ok", play.Finish(t, do(t, &retrip.Transport{Base: base}, play.Request(t, "GET", nil))))
 		assert.EqualValues(t, 1, lost.Closed.Load())
 	})
-}
-
-// endless is a context that has a deadline and never ends.
-type endless struct{ context.Context }
-
-func (endless) Done() <-chan struct{} { return nil }
-func (endless) Err() error            { return nil }
-
-// The age of the Transport must not count as the duration of an attempt.
-//
-//retrip:promise P10
-func TestTransport_DeadlineWithoutEnd(t *testing.T) {
-	play.Bubble(t, "", func(t *testing.T) {
-		base := play.Base(play.Reply(200), play.Reply(503), play.Reply(200))
-		transport := &retrip.Transport{Base: base}
-		resp, err := transport.RoundTrip(play.Request(t, http.MethodGet, nil))
-		require.NoError(t, err)
-		play.Finish(t, resp)
-		time.Sleep(time.Hour)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		resp = do(t, transport, play.Request(t, http.MethodGet, nil).WithContext(endless{ctx}))
-		assert.Equal(t, 200, resp.StatusCode)
-		play.Finish(t, resp)
-	})
-}
-
-// callerTransports are configurations of a Transport that make the first
-// attempt in different ways.
-var callerTransports = map[string]func(http.RoundTripper) *retrip.Transport{
-	"zero":     func(base http.RoundTripper) *retrip.Transport { return &retrip.Transport{Base: base} },
-	"timeouts": func(base http.RoundTripper) *retrip.Transport { return contractEnv{full: true}.transport(base) },
-	"hooks": func(base http.RoundTripper) *retrip.Transport {
-		return &retrip.Transport{Base: base, Trace: &retrip.Trace{}}
-	},
-}
-
-// errOnly is a context that has an error but never ends. net/http relies on
-// Done.
-type errOnly struct{ context.Context }
-
-func (errOnly) Done() <-chan struct{} { return nil }
-func (errOnly) Err() error            { return context.Canceled }
-
-//retrip:promise P3
-func TestCaller_ContextThatNeverEnds(t *testing.T) {
-	for setUp, transport := range callerTransports {
-		play.Bubble(t, setUp, func(t *testing.T) {
-			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(play.Echo))
-			play.Finish(t, do(t, transport(s.Transport()), play.MustRequest(t, "GET", s.URL, nil).WithContext(errOnly{t.Context()})))
-		})
-	}
-}
-
-// After one attempt, http.Client's Timeout yields the same error as without
-// retrip: text, type and Timeout.
-//
-//retrip:promise P3
-func TestCaller_ClientTimeout(t *testing.T) {
-	for setUp, transport := range callerTransports {
-		for _, proto := range play.Protos {
-			for _, kind := range []string{"GET", "POST", "POST of a stream"} {
-				play.Bubble(t, fmt.Sprintf("%s/%s/%s", setUp, proto, kind), func(t *testing.T) {
-					s := memhttp.NewServer(t, proto, http.HandlerFunc(hang))
-					send := func(rt http.RoundTripper) *url.Error {
-						method, body := "GET", io.Reader(nil)
-						switch kind {
-						case "POST":
-							method, body = "POST", strings.NewReader("payload")
-						case "POST of a stream":
-							method, body = "POST", play.Stream([]byte("payload"))
-						}
-						_, err := (&http.Client{Transport: rt, Timeout: time.Second}).Do(play.MustRequest(t, method, s.URL, body))
-						var u *url.Error
-						require.ErrorAs(t, err, &u)
-						return u
-					}
-					// In virtual time the client's clock stands still at its
-					// deadline, and the client names its Timeout only after it.
-					const named = " (Client.Timeout exceeded while awaiting headers)"
-					want := strings.TrimSuffix(send(s.Transport()).Error(), named) + named
-					for range 5 {
-						start := time.Now()
-						got := send(transport(s.Transport()))
-						assert.Less(t, time.Since(start), 1010*time.Millisecond)
-						assert.Equal(t, want, got.Error())
-						assert.Equal(t, "*http.timeoutError", fmt.Sprintf("%T", got.Err))
-						assert.True(t, got.Timeout())
-						assert.ErrorIs(t, got, context.DeadlineExceeded)
-						synctest.Wait()
-					}
-				})
-			}
-		}
-	}
-}
-
-// hang reads a request and never answers.
-func hang(_ http.ResponseWriter, r *http.Request) {
-	_, _ = io.Copy(io.Discard, r.Body)
-	<-r.Context().Done()
 }
 
 // setClock is a context whose deadline comes from a message, on a machine whose wall clock has been

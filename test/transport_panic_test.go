@@ -5,12 +5,10 @@ package retrip_test
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
-	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -136,49 +134,5 @@ func TestTransport_PanicInClose(t *testing.T) {
 			time.Sleep(time.Hour + time.Minute)
 			assert.Empty(t, transport.HostStates(), "healed and not pinned")
 		})
-	}
-}
-
-// If Close of a response's body panics, the request's bodies are closed
-// nevertheless.
-//
-//retrip:promise P5
-func TestTransport_PanicInCloseOfTheResponse(t *testing.T) {
-	closePanics := func(end error) play.Step {
-		return func(*http.Request) (*http.Response, error) {
-			body := unclosable{io.MultiReader(strings.NewReader("ok"), iotest.ErrReader(end))}
-			return &http.Response{StatusCode: 200, ProtoMajor: 1, Header: http.Header{}, ContentLength: -1, Body: body}, nil
-		}
-	}
-	late := func(req *http.Request) (*http.Response, error) {
-		time.Sleep(2 * time.Second)
-		return closePanics(io.EOF)(req)
-	}
-	boom := func(*http.Request, *http.Response, error) retrip.Verdict { panic("boom") }
-	for name, tt := range map[string]struct {
-		policy retrip.Policy
-		step   play.Step
-	}{
-		"after another panic": {retrip.Policy{Classify: boom}, closePanics(io.EOF)},
-		"of a torn body":      {retrip.Policy{WholeBody: 100}, closePanics(io.ErrUnexpectedEOF)},
-		"of late headers":     {retrip.Policy{AttemptTimeout: time.Second}, late},
-	} {
-		for _, getBody := range []bool{false, true} {
-			play.Bubble(t, fmt.Sprint(name, " GetBody ", getBody), func(t *testing.T) {
-				bodies := []*play.SendBody{play.NewSend("x")}
-				req := play.Request(t, http.MethodPut, bodies[0])
-				if getBody {
-					req.GetBody = func() (io.ReadCloser, error) {
-						bodies = append(bodies, play.NewSend("x"))
-						return bodies[len(bodies)-1], nil
-					}
-				}
-				tr := &retrip.Transport{Base: play.Base(tt.step), Policy: tt.policy}
-				assert.Panics(t, func() { _, _ = tr.RoundTrip(req) })
-				for _, b := range bodies {
-					assert.Positive(t, b.Closed.Load(), "request body closed")
-				}
-			})
-		}
 	}
 }

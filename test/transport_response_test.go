@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"runtime"
 	"strings"
@@ -23,20 +22,6 @@ import (
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
-
-// A response counts as one, whatever fields the base left out.
-//
-//retrip:promise P1
-func TestTransport_NoStatus(t *testing.T) {
-	for name, policy := range map[string]retrip.Policy{"plain": {}, "derived": {AttemptTimeout: time.Second}} {
-		play.Bubble(t, name, func(t *testing.T) {
-			base := play.Base(play.Reply(0))
-			resp := do(t, &retrip.Transport{Base: base, Policy: policy}, play.Request(t, http.MethodGet, nil))
-			assert.Equal(t, 1, base.Attempts())
-			play.Finish(t, resp)
-		})
-	}
-}
 
 // halfClosed is the body of an upgraded connection.
 type halfClosed struct {
@@ -286,35 +271,6 @@ func TestLostResponse(t *testing.T) {
 				assert.Equal(t, tt.status, play.AsError(t, err).StatusCode)
 			})
 		}
-	}
-}
-
-// A lost 429 is as cheap at a gate as any other.
-func TestLostResponse_ThrottledAtTheGate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tr := &retrip.Transport{
-			Base:   play.Base(stalls(429, "Retry-After: 2"), play.Reply(200)),
-			Policy: retrip.Policy{AttemptTimeout: time.Second, Classify: peeks, Gate: retrip.Gate{Enabled: retrip.On}},
-			Trace:  &retrip.Trace{},
-		}
-		var atRetry retrip.HostState
-		tr.Trace.Retry = func(retrip.Event) { atRetry = tr.HostStates()[0] }
-		play.Finish(t, do(t, tr, play.Request(t, "GET", nil)))
-		assert.Positive(t, atRetry.Size)
-		assert.Equal(t, atRetry.Size, atRetry.Tokens)
-	})
-}
-
-// A body may break with an error that is a nil pointer.
-func TestLostResponse_NilPointer(t *testing.T) {
-	for name, read := range map[string]func(context.Context){"at once": func(context.Context) {}, "at the timeout": func(ctx context.Context) { <-ctx.Done() }} {
-		play.Bubble(t, name, func(t *testing.T) {
-			base := play.Base(answers(200, nil, func(ctx context.Context) io.Reader {
-				return testenv.Reader(func([]byte) (int, error) { read(ctx); return 0, (*net.OpError)(nil) })
-			}), play.Reply(200))
-			play.Finish(t, do(t, &retrip.Transport{Base: base, Policy: retrip.Policy{AttemptTimeout: time.Second, WholeBody: 100}}, play.Request(t, "GET", nil)))
-			assert.Equal(t, 2, base.Attempts())
-		})
 	}
 }
 
