@@ -98,34 +98,33 @@ func TestIdempotencyKey(t *testing.T) {
 			assert.Equal(t, len(seen) == 3, req.Header == nil)
 		}
 	})
-	play.Bubble(t, "the caller's own stays", func(t *testing.T) {
-		base := play.Base(play.Reply(503), play.Reply(200))
-		req := play.Request(t, "POST", nil)
-		req.Header.Set("Idempotency-Key", "mine")
-		play.Finish(t, do(t, &retrip.Transport{Base: base, Policy: play.With(keyed)}, req))
-		for _, h := range base.Header {
-			assert.Equal(t, []string{"mine"}, h["Idempotency-Key"])
-		}
-		assert.Same(t, req, base.Reqs[0])
-	})
-	for _, name := range []string{"Idempotency-Key", "X-Idempotency-Key"} {
-		play.Bubble(t, name+" of the caller's stays, also where the policy forbids to go by it", func(t *testing.T) {
-			base := play.Base(play.Reply(503))
-			req := play.Request(t, "POST", nil)
-			req.Header.Set(name, "mine")
+	for name, tt := range map[string]struct {
+		method, header string
+		idempotent     func(*http.Request) bool
+		attempts       int
+	}{
+		"none where none is needed":                 {"GET", "", nil, 2},
+		"the caller's own stays":                    {"POST", "Idempotency-Key", nil, 2},
+		"the other of the caller's stays":           {"POST", "X-Idempotency-Key", nil, 2},
+		"also where the policy forbids to go by it": {"POST", "Idempotency-Key", func(*http.Request) bool { return false }, 1},
+		"and the other":                             {"POST", "X-Idempotency-Key", func(*http.Request) bool { return false }, 1},
+	} {
+		play.Bubble(t, name, func(t *testing.T) {
+			base := play.Base(play.Reply(503), play.Reply(200))
+			req := play.Request(t, tt.method, nil)
+			if tt.header != "" {
+				req.Header.Set(tt.header, "mine")
+			}
 			tr := &retrip.Transport{Base: base, Policy: play.With(keyed)}
-			tr.Policy.Idempotent = func(*http.Request) bool { return false }
+			tr.Policy.Idempotent = tt.idempotent
 			play.Finish(t, do(t, tr, req))
-			require.Equal(t, 1, base.Attempts())
-			assert.Equal(t, http.Header{name: {"mine"}}, base.Header[0])
+			require.Equal(t, tt.attempts, base.Attempts())
+			assert.Same(t, req, base.Reqs[0])
+			for _, h := range base.Header {
+				assert.Equal(t, req.Header, h)
+			}
 		})
 	}
-	play.Bubble(t, "none where none is needed", func(t *testing.T) {
-		base := play.Base(play.Reply(503), play.Reply(200))
-		play.Finish(t, do(t, &retrip.Transport{Base: base, Policy: play.With(keyed)}, play.Request(t, "GET", nil)))
-		assert.NotContains(t, base.Header[0], "Idempotency-Key")
-		assert.NotContains(t, base.Header[1], "Idempotency-Key")
-	})
 }
 
 // TestTransport_ForbiddenIsNotRepeatedByNetHTTPEither: net/http resends a

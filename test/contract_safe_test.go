@@ -125,21 +125,6 @@ var contractSafe = []contractRow{
 		play.Finish(t, do(t, e.transport(base), play.MustRequest(t, "GET", "http+unix://socket/", nil)))
 		assert.Equal(t, 3, alternate.Attempts())
 	}},
-	{"P9 never earlier than the server said", func(t *testing.T, e contractEnv) {
-		for _, status := range []int{429, 503} {
-			var at []time.Time
-			s, tr := e.serve(t, func(w http.ResponseWriter, _ *http.Request) {
-				if at = append(at, time.Now()); len(at) == 1 {
-					w.Header().Set("Retry-After", "7")
-					w.WriteHeader(status)
-				}
-			})
-			play.Finish(t, do(t, tr, play.MustRequest(t, "GET", s.URL, nil)))
-			require.Len(t, at, 2)
-			assert.GreaterOrEqual(t, at[1].Sub(at[0]), 7*time.Second)
-			assert.LessOrEqual(t, at[1].Sub(at[0]), 11*time.Second)
-		}
-	}},
 	{"P10 cancellation ends a wait at once", func(t *testing.T, e contractEnv) {
 		s, tr := e.serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "10")
@@ -235,18 +220,6 @@ var contractSafe = []contractRow{
 		}
 		wg.Wait()
 		// A bubble panics at its end if one of its goroutines is still running.
-	}},
-	{"P17 an error never hides the one before it", func(t *testing.T, e contractEnv) {
-		first, second := errors.New("first"), errors.New("second")
-		tr := e.transport(play.Base(play.Err(first), play.Err(second), play.Reply(503, "Retry-After: 5")))
-		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Hour, errors.New("slo"))
-		defer cancel()
-		time.AfterFunc(4*time.Second, cancel)
-		_, err := tr.RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
-		for _, want := range []error{first, second, context.Canceled} {
-			assert.ErrorIs(t, err, want)
-		}
-		assert.Equal(t, 503, play.AsError(t, err).StatusCode)
 	}},
 	{"P18 net/http's own sends are counted", func(t *testing.T, e contractEnv) {
 		s, tr := e.serve(t, func(http.ResponseWriter, *http.Request) {})

@@ -20,7 +20,6 @@ import (
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/incoming"
 	"github.com/retrip/retrip/internal/play"
-	"github.com/retrip/retrip/internal/testenv"
 )
 
 // The rules for Retry-After apply to every dialect.
@@ -147,18 +146,10 @@ func TestDialects_AtAGate(t *testing.T) {
 		{"a 503", retrip.Policy{}, 503, []string{"Retry-After: 20"}, 20 * time.Second, 20 * time.Second},
 	} {
 		bubble(t, tt.name, func(t *testing.T) {
-			first := true
-			base := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-				if first {
-					first = false
-					return play.Reply(tt.status, tt.lines...)(r)
-				}
-				return play.Reply(200)(r)
-			})
 			p := tt.policy
 			p.MaxAttempts = 2
 			p.Gate = retrip.Gate{Enabled: retrip.On, Key: func(r *http.Request) string { return r.Header.Get("Route") }}
-			tr := &retrip.Transport{Base: base, Policy: p}
+			tr := &retrip.Transport{Base: play.Base(play.Reply(tt.status, tt.lines...), play.Reply(200)), Policy: p}
 			start := time.Now()
 			send := func(route string) (waited time.Duration) {
 				req := play.Request(t, http.MethodGet, nil)
@@ -181,25 +172,6 @@ func TestDialects_AtAGate(t *testing.T) {
 			}
 			requests.Wait()
 			assert.Equal(t, 5.0, play.Must(tr.HostState("example.com:80")).Tokens, "a refusal costs nothing")
-		})
-	}
-}
-
-// Without a gate, a limit of all requests holds back the retries to the host, as a 503 does.
-//
-//retrip:promise P9
-func TestDialects_GlobalWithoutAGate(t *testing.T) {
-	for line, want := range map[string]time.Duration{"X-RateLimit-Global: true": 20 * time.Second, "X-RateLimit-Scope: user": time.Second} {
-		bubble(t, line, func(t *testing.T) {
-			base := play.Base(play.Reply(429, "Retry-After: 20", line), play.Reply(500), play.Reply(200))
-			tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Dialects: []string{"discord"}, MaxAttempts: 2, Backoff: retrip.Backoff{Base: time.Second, Jitter: retrip.NoJitter}}}
-			var requests sync.WaitGroup
-			requests.Go(func() { drop(t, tr, play.Request(t, http.MethodGet, nil)) })
-			synctest.Wait()
-			drop(t, tr, play.Request(t, http.MethodGet, nil))
-			requests.Wait()
-			assert.GreaterOrEqual(t, base.At[2], want)
-			assert.True(t, want > time.Second || base.At[2] == want)
 		})
 	}
 }

@@ -43,7 +43,7 @@ func pours(head, more string, pause time.Duration) func(*hostileConn) {
 // always answers each request with what text returns.
 func always(text func() string) func(*hostileConn) {
 	return func(c *hostileConn) {
-		for _, ok := c.request(); ok; _, ok = c.request() {
+		for c.request() {
 			c.send(text())
 		}
 	}
@@ -83,7 +83,7 @@ func TestHostile(t *testing.T) {
 		time   time.Duration
 		sent   int64 // bytes that the server can send
 		read   int64 // bytes of bodies that the client reads
-		conns  int64
+		conns  int
 	}{
 		{"endless error body", pours("HTTP/1.1 503 No\r\n\r\n", flood, 0), 503, 0, drained, 3 * (256*kib + 1), 4},
 		{"endless chunked error body", pours("HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\n\r\n", "1000\r\n"+flood+"\r\n", 0), 503, 0, chunked, 3 * (256*kib + 1), 4},
@@ -143,10 +143,10 @@ func TestHostile(t *testing.T) {
 			assert.LessOrEqual(t, took, tt.time)
 			assert.LessOrEqual(t, s.written.Load(), tt.sent)
 			assert.LessOrEqual(t, read, tt.read)
-			assert.LessOrEqual(t, s.conns.Load(), tt.conns)
+			assert.LessOrEqual(t, s.Dials(), tt.conns)
 			peak := max(s.peak.Load(), before.HeapAlloc) - before.HeapAlloc
 			assert.Less(t, peak, uint64(16<<20))
-			t.Logf("%v, %d bytes sent, %d read of bodies, %d connections, at most %d KiB of heap", took, s.written.Load(), read, s.conns.Load(), peak>>10)
+			t.Logf("%v, %d bytes sent, %d read of bodies, %d connections, at most %d KiB of heap", took, s.written.Load(), read, s.Dials(), peak>>10)
 		})
 	}
 }
@@ -216,14 +216,6 @@ func TestHostile_SizesAreBounded(t *testing.T) {
 	const size, few = 1 << 19, 8 << 10
 	n := 0
 	garbage := func() string { n++; return strings.Repeat(string(rune('a'+n%26)), size) } // no two are equal
-	script := func(step func() play.Step) http.RoundTripper {
-		return testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-			if req.Body != nil {
-				req.Body.Close()
-			}
-			return step()(req)
-		})
-	}
 	says := func(format string) func(*testing.T) http.RoundTripper {
 		return func(t *testing.T) http.RoundTripper {
 			return newHostileServer(t, func(c *hostileConn) {
@@ -233,7 +225,9 @@ func TestHostile_SizesAreBounded(t *testing.T) {
 		}
 	}
 	fails := func(err func() error) func(*testing.T) http.RoundTripper {
-		return func(*testing.T) http.RoundTripper { return script(func() play.Step { return play.Err(err()) }) }
+		return func(*testing.T) http.RoundTripper {
+			return testenv.RoundTripper(func(*http.Request) (*http.Response, error) { return nil, err() })
+		}
 	}
 	fail := func() error { return errors.New(garbage()) }
 	for name, tt := range map[string]struct {
@@ -241,17 +235,13 @@ func TestHostile_SizesAreBounded(t *testing.T) {
 		request func(req *http.Request)
 	}{
 		"not HTTP":             {base: says("%s\r\n")},
-		"version":              {base: says("HTTP/%s 200 OK\r\n\r\n")},
 		"status":               {base: says("HTTP/1.1 %s OK\r\n\r\n")},
 		"field":                {base: says("HTTP/1.1 200 OK\r\n%s\r\n\r\n")},
-		"length":               {base: says("HTTP/1.1 200 OK\r\nContent-Length: %s\r\n\r\n")},
 		"an error of the base": {},
 		"wrapped":              {base: fails(func() error { return &url.Error{Op: "Get", URL: "http://a/?" + garbage(), Err: fail()} })},
-		"joined":               {base: fails(func() error { return errors.Join(fail(), fail()) })},
 		"control characters":   {base: fails(func() error { return errors.New(strings.Repeat("\x1b[31m\r\u2028", size/8)) })},
-		"lines":                {base: fails(func() error { return errors.New(strings.Repeat("\n", size)) })},
 		"header": {base: func(*testing.T) http.RoundTripper {
-			return script(func() play.Step { return play.Reply(503, "X-Ratelimit-Reset: "+garbage(), "Retry-After: "+garbage()) })
+			return testenv.RoundTripper(play.Reply(503, "X-Ratelimit-Reset: "+garbage(), "Retry-After: "+garbage()))
 		}},
 		"path":                  {request: func(req *http.Request) { req.URL.Path = "/" + strings.Repeat("%", size) }},
 		"scheme":                {request: func(req *http.Request) { req.URL.Scheme, req.URL.Opaque = garbage(), "x" }},
@@ -280,10 +270,7 @@ func TestHostile_SizesAreBounded(t *testing.T) {
 			if tt.request != nil {
 				tt.request(req)
 			}
-			resp, err := tr.RoundTrip(req)
-			if err == nil {
-				require.NoError(t, resp.Body.Close())
-			} else {
+			if err := try(tr, req); err != nil {
 				assert.LessOrEqual(t, len(err.Error()), few)
 				assert.False(t, strings.ContainsFunc(err.Error(), func(r rune) bool { return !unicode.IsPrint(r) }))
 				if e := (*retrip.Error)(nil); errors.As(err, &e) { // else there was one attempt

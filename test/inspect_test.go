@@ -171,16 +171,9 @@ func TestHostState_WhatCantBeAHost(t *testing.T) {
 	for host, want := range map[string]string{
 		"https://Example.com/x?y=1":       `it is a URL; its host is "example.com:443"`,
 		"example.com":                     `it has no port; for https it is "example.com:443", for http "example.com:80"`,
-		"[::1]":                           `it has no port; for https it is "[::1]:443"`,
-		"::1":                             "an IPv6 address must be in brackets",
 		"":                                "it is empty",
-		":443":                            "the name is missing",
-		"example.com:0":                   `the port is "0"`,
 		"user:secret@example.com:80":      `as in a URL`,
 		"*.example.com:443":               "it is a pattern",
-		"example.com\n:443":               "contains a character that no host name may",
-		"example..com:443":                "a label of the name is empty",
-		"[example.com]:443":               "only an IPv6 address",
 		strings.Repeat("a", 254) + ":443": "at most 253 bytes",
 	} {
 		state, err := tr.HostState(host)

@@ -9,11 +9,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/play"
@@ -29,6 +27,11 @@ func TestTransport_Panics(t *testing.T) {
 	classify := func(*http.Request, *http.Response, error) retrip.Verdict { boom(); return 0 }
 	idempotent := func(*http.Request) bool { boom(); return false }
 	hook := func(retrip.Event) { boom() }
+	unclosable := func(r io.Reader) []play.Step {
+		return []play.Step{func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: 503, Header: http.Header{}, ContentLength: -1, Body: closer{r, boom}}, nil
+		}}
+	}
 	for _, tt := range []struct {
 		name   string
 		policy retrip.Policy
@@ -56,6 +59,8 @@ func TestTransport_Panics(t *testing.T) {
 		{name: "a response body", steps: []play.Step{answers(503, nil, func(context.Context) io.Reader {
 			return testenv.Reader(func([]byte) (int, error) { boom(); return 0, nil })
 		})}},
+		{name: "Close of a response body", steps: unclosable(strings.NewReader("text"))},
+		{name: "Close of a stalled response body", steps: unclosable(testenv.Reader(func([]byte) (int, error) { time.Sleep(time.Second); return 0, io.EOF }))},
 	} {
 		for _, kind := range []string{"none", "stream", "GetBody"} {
 			play.Bubble(t, tt.name+" body "+kind, func(t *testing.T) {
@@ -91,48 +96,10 @@ func TestTransport_Panics(t *testing.T) {
 	}
 }
 
-// unclosable is a body whose Close panics.
-type unclosable struct{ io.Reader }
-
-func (unclosable) Close() error { panic("unclosable") }
-
-// Whatever Close of a body does, the host doesn't stay pinned, and a panic
-// reaches the caller of RoundTrip.
-//
-//retrip:promise P5 P12
-func TestTransport_PanicInClose(t *testing.T) {
-	for name, test := range map[string]struct {
-		request, response io.Reader
-	}{
-		"request":           {request: strings.NewReader("text")},
-		"response":          {response: strings.NewReader("text")},
-		"stalled, response": {response: testenv.Reader(func([]byte) (int, error) { time.Sleep(time.Second); return 0, io.EOF })},
-	} {
-		play.Bubble(t, name, func(t *testing.T) {
-			transport := &retrip.Transport{Policy: retrip.Policy{Breaker: retrip.Breaker{Ratio: 0.9}}}
-			transport.Base = play.Base(func(*http.Request) (*http.Response, error) {
-				resp := &http.Response{StatusCode: 503, Header: http.Header{}, ContentLength: -1, Body: http.NoBody}
-				if test.response != nil {
-					resp.Body = unclosable{test.response}
-				}
-				return resp, nil
-			})
-			transport.Trace = &retrip.Trace{Retry: func(retrip.Event) {
-				if test.request != nil {
-					panic("hook")
-				}
-			}}
-			req := play.Request(t, http.MethodPut, nil)
-			if test.request != nil {
-				req.Body = unclosable{test.request}
-			}
-			assert.Panics(t, func() { _, _ = transport.RoundTrip(req) })
-			synctest.Wait()
-			states := transport.HostStates()
-			require.Len(t, states, 1)
-			assert.Equal(t, states[0].Size, states[0].Tokens)
-			time.Sleep(time.Hour + time.Minute)
-			assert.Empty(t, transport.HostStates(), "healed and not pinned")
-		})
-	}
+// closer is a body whose Close calls a function.
+type closer struct {
+	io.Reader
+	close func()
 }
+
+func (c closer) Close() error { c.close(); return nil }

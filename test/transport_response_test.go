@@ -5,6 +5,7 @@ package retrip_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -23,7 +24,7 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// halfClosed is the body of an upgraded connection.
+// halfClosed is the body of an upgraded connection, of which one direction can be closed.
 type halfClosed struct {
 	io.ReadWriteCloser
 	closed bool
@@ -31,41 +32,31 @@ type halfClosed struct {
 
 func (b *halfClosed) CloseWrite() error { b.closed = true; return nil }
 
-// A proxy closes one direction of an upgraded connection.
+// A proxy closes one direction of an upgraded connection. A CONNECT may be answered by a 200.
 //
 //retrip:promise P1 P4
 func TestTransport_UpgradeCloseWrite(t *testing.T) {
-	for name, able := range map[string]bool{"able": true, "unable": false} {
-		for _, status := range []int{101, 200} { // a CONNECT may be answered by a 200
-			for _, policy := range []retrip.Policy{{AttemptTimeout: time.Second}, {Resume: time.Minute, BodyIdleTimeout: time.Second, WholeBody: 1000}} {
-				play.Bubble(t, fmt.Sprint(name, status, policy.Resume), func(t *testing.T) {
-					var rwc struct {
-						io.Reader
-						io.Writer
-						io.Closer
-					}
-					full := &halfClosed{ReadWriteCloser: rwc}
-					transport := &retrip.Transport{Policy: policy}
-					transport.Base = play.Base(func(*http.Request) (*http.Response, error) {
-						resp := &http.Response{StatusCode: status, Body: full}
-						if !able {
-							resp.Body = rwc
-						}
-						return resp, nil
-					})
-					ctx, cancel := context.WithCancel(t.Context())
-					defer cancel()
-					resp, err := transport.RoundTrip(play.Request(t, http.MethodGet, nil).WithContext(ctx))
-					require.NoError(t, err)
-					require.Implements(t, (*io.ReadWriteCloser)(nil), resp.Body)
-					body, ok := resp.Body.(interface{ CloseWrite() error })
-					require.True(t, ok)
-					err = body.CloseWrite()
-					assert.Equal(t, able, full.closed)
+	for _, status := range []int{101, 200} {
+		for _, policy := range []retrip.Policy{{AttemptTimeout: time.Second}, {Resume: time.Minute, BodyIdleTimeout: time.Second, WholeBody: 1000}} {
+			for _, able := range []bool{true, false} {
+				full := &halfClosed{}
+				base := testenv.RoundTripper(func(*http.Request) (*http.Response, error) {
+					resp := &http.Response{StatusCode: status, Body: full}
 					if !able {
-						assert.ErrorIs(t, err, http.ErrNotSupported)
+						resp.Body = full.ReadWriteCloser
 					}
+					return resp, nil
 				})
+				full.ReadWriteCloser = struct {
+					io.Reader
+					io.Writer
+					io.Closer
+				}{}
+				resp := do(t, &retrip.Transport{Base: base, Policy: policy}, play.Request(t, http.MethodGet, nil))
+				require.Implements(t, (*io.ReadWriteCloser)(nil), resp.Body)
+				err := resp.Body.(interface{ CloseWrite() error }).CloseWrite()
+				assert.Equal(t, able, full.closed)
+				assert.Equal(t, !able, errors.Is(err, http.ErrNotSupported))
 			}
 		}
 	}
@@ -282,31 +273,21 @@ func TestDiscardedHeader_Freed(t *testing.T) {
 		value := new([1 << 18]string)
 		freed := weak.Make(value)
 		ctx, cancel := context.WithCancel(t.Context())
-		var told []retrip.Event
-		tell := func(e retrip.Event) { told = append(told, e) }
 		tr := &retrip.Transport{Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
 			resp, err := play.Reply(503)(req)
 			resp.Header, value = http.Header{"X": value[:]}, nil
 			return resp, err
 		}), Policy: play.Steady, Trace: &retrip.Trace{
-			Retry:  func(e retrip.Event) { assert.Len(t, e.Header["X"], 1<<18) },
-			GiveUp: tell, Done: tell,
+			Retry: func(e retrip.Event) { assert.Len(t, e.Header["X"], 1<<18) },
+			Done:  func(e retrip.Event) { assert.Equal(t, []any{503, http.Header(nil)}, []any{e.StatusCode, e.Header}) },
 		}}
 		over := make(chan error)
-		go func() {
-			_, err := tr.RoundTrip(play.Request(t, "GET", nil).WithContext(ctx))
-			over <- err
-		}()
+		go func() { over <- try(tr, play.Request(t, "GET", nil).WithContext(ctx)) }()
 		synctest.Wait()
 		runtime.GC()
 		assert.Nil(t, freed.Value())
 		cancel()
 		assert.Equal(t, 503, play.AsError(t, <-over).StatusCode)
-		require.Len(t, told, 2)
-		for _, e := range told {
-			assert.Equal(t, 503, e.StatusCode)
-			assert.Nil(t, e.Header)
-		}
 	})
 }
 
