@@ -90,17 +90,6 @@ func TestPolicy_InheritsEveryField(t *testing.T) {
 	})
 }
 
-// An empty slice that isn't nil replaces the inherited one. Off is a value like
-// any other.
-func TestPolicy_Replaces(t *testing.T) {
-	base := Policy{RetryOn: []int{404}, FailOn: []int{501}, Unprocessed: []int{429}, IdempotentMethods: []string{"PATCH"},
-		Deadline: time.Second, Budget: 7, Breaker: Breaker{Ratio: 0.5}}
-	p := Policy{RetryOn: []int{}, FailOn: []int{}, Unprocessed: []int{}, IdempotentMethods: []string{},
-		Deadline: Off, Budget: Off, Breaker: Breaker{Ratio: Off}}
-	require.NoError(t, base.set(&p, ""))
-	assert.Equal(t, p, base)
-}
-
 func TestPolicy_Defaults(t *testing.T) {
 	r := resolved(t, Policy{})
 	assert.Equal(t, Policy{
@@ -154,18 +143,6 @@ func TestPolicy_OffForOneHost(t *testing.T) {
 	_, hi := r.Backoff.Window(3, 0)
 	assert.Zero(t, hi)
 	assert.Equal(t, 4, r.policy.MaxAttempts, "other fields are inherited")
-}
-
-// Each of these fields makes attempts derived.
-//
-//retrip:promise P16
-func TestRules_Derive(t *testing.T) {
-	for _, p := range []Policy{{AttemptTimeout: 1}, {Deadline: 1}, {BodyIdleTimeout: 1}} {
-		assert.True(t, resolved(t, p).Derives, "%+v", p)
-	}
-	for _, p := range []Policy{{}, {AttemptTimeout: Off}, {Deadline: Off}, {BodyIdleTimeout: Off}} {
-		assert.False(t, resolved(t, p).Derives, "%+v", p)
-	}
 }
 
 // If a number can't be Off, the error says what to set instead.

@@ -6,7 +6,6 @@ package retrip_test
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -124,24 +123,6 @@ var contractSafe = []contractRow{
 		base.RegisterProtocol("http+unix", alternate)
 		play.Finish(t, do(t, e.transport(base), play.MustRequest(t, "GET", "http+unix://socket/", nil)))
 		assert.Equal(t, 3, alternate.Attempts())
-	}},
-	{"P10 cancellation ends a wait at once", func(t *testing.T, e contractEnv) {
-		s, tr := e.serve(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Retry-After", "10")
-			w.WriteHeader(503)
-		})
-		cause := errors.New("the user left")
-		ctx, cancel := context.WithCancelCause(t.Context())
-		time.AfterFunc(time.Second, func() { cancel(cause) })
-		start := time.Now()
-		_, err := tr.RoundTrip(play.MustRequest(t, "GET", s.URL, nil).WithContext(ctx))
-		assert.Equal(t, time.Second, time.Since(start))
-		assert.ErrorIs(t, err, context.Canceled)
-		assert.ErrorIs(t, err, cause)
-		e1 := play.AsError(t, err)
-		assert.Equal(t, retrip.ReasonCanceled, e1.Reason)
-		assert.Equal(t, 503, e1.StatusCode)
-		assert.False(t, e1.Timeout())
 	}},
 	{"P11 a timeout never cuts a body", func(t *testing.T, e contractEnv) {
 		s, tr := e.serve(t, func(w http.ResponseWriter, r *http.Request) {

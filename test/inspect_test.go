@@ -4,7 +4,6 @@
 package retrip_test
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -20,23 +19,6 @@ import (
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
-
-// A request that its caller cancels doesn't say that the host fails. But people see that
-// callers cancel.
-func TestHostStates_Canceled(t *testing.T) {
-	for _, step := range []play.Step{play.Reply(503), play.Err(context.Canceled)} {
-		ctx, cancel := context.WithCancel(t.Context())
-		told := false
-		tr := &retrip.Transport{Base: play.Base(func(req *http.Request) (*http.Response, error) { cancel(); return step(req) })}
-		tr.Trace = &retrip.Trace{GiveUp: func(e retrip.Event) {
-			told = true
-			assert.Equal(t, retrip.ReasonCanceled, e.Reason)
-			assert.Equal(t, []retrip.HostState{{Host: "example.com:80", Policy: "default", Tokens: 5, Size: 5, Breaker: "closed", Canceled: 1, MinuteAll: 1}}, tr.HostStates())
-		}}
-		try(tr, play.Request(t, http.MethodGet, nil).WithContext(ctx))
-		assert.True(t, told)
-	}
-}
 
 func TestHostState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -134,13 +116,6 @@ func TestHostState_OfWrongPolicy(t *testing.T) {
 	_, _, err = tr.Policies()
 	assert.ErrorContains(t, err, "MaxAttempts is Off")
 	assert.Empty(t, tr.HostStates())
-}
-
-func TestPolicyFor(t *testing.T) {
-	tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: 7}, Hosts: map[string]retrip.Policy{"example.com:443": {MaxWait: time.Second}}}
-	assert.Equal(t, 7, play.Must(tr.PolicyFor("Example.com:443")).MaxAttempts)
-	assert.Equal(t, time.Second, play.Must(tr.PolicyFor("example.com:443")).MaxWait)
-	assert.Equal(t, 30*time.Second, play.Must(tr.PolicyFor("example.com:80")).MaxWait)
 }
 
 // HostState describes a host under its current policy, whatever the last

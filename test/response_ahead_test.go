@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -38,25 +37,6 @@ func sized(length int64, step play.Step) play.Step {
 		resp.ContentLength = length
 		return resp, err
 	}
-}
-
-// A document that breaks at any byte is fetched again.
-//
-//retrip:promise P20
-func TestWholeBody_BrokenAnywhere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, failure := range []error{io.ErrUnexpectedEOF, reset, errors.New("stream error: stream ID 1; INTERNAL_ERROR")} {
-			for n := range len(document) {
-				for _, length := range []int64{-1, int64(len(document))} {
-					base := play.Base(sized(length, sends(200, document[:n], failure)), sized(length, wholeDocument))
-					got, err := fetch(t, &retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 64 << 10, Budget: retrip.Off}})
-					require.NoError(t, err)
-					require.Equal(t, document, string(got))
-					require.Equal(t, []int32{1, 1}, closes(base))
-				}
-			}
-		}
-	})
 }
 
 // The body is read within the attempt up to the limit, and streams after it. The timeouts

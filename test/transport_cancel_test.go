@@ -64,11 +64,11 @@ var errLeft = errors.New("the user left")
 type callerGoes struct {
 	name     string
 	steps    []play.Step
-	before   bool   // the caller has gone before the request
-	waits    bool   // no such wait begins before a deadline
-	gate     bool   // another request has closed the gate
-	attempts int    // made
-	kept     error  // in the error
+	before   bool  // the caller has gone before the request
+	waits    bool  // no such wait begins before a deadline
+	gate     bool  // another request has closed the gate
+	attempts int   // made
+	kept     error // in the error
 }
 
 // The caller goes before an attempt, in an attempt, in a wait, or in the queue of a gate, by
