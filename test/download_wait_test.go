@@ -6,6 +6,7 @@ package retrip_test
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/play"
+	"github.com/retrip/retrip/internal/testenv"
 )
 
 // outage is a Base whose host breaks all bodies when it goes away, and until it is back
@@ -217,19 +219,28 @@ func TestResume_LeavesTurns(t *testing.T) {
 	}
 }
 
-// A body keeps the bound of its own policy, also while it waits.
+// A body keeps the bound of its own policy, also while it waits. Its error says what happened
+// before the wait and last.
 //
 //retrip:promise P20
 func TestResume_KeepsItsBound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := newOutage(1000)
-		tr := &retrip.Transport{Base: o, Policy: retrip.Policy{Resume: time.Minute}}
+		o, first := newOutage(1000), errors.New("the first time")
+		base := testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
+			resp, err := o.RoundTrip(req)
+			if o.asks == 1 {
+				err = first
+			}
+			return resp, err
+		})
+		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Resume: time.Minute}}
 		o.leaves(time.Second, -1)
 		time.AfterFunc(10*time.Second, func() { assert.NoError(t, tr.SetPolicies(retrip.Policy{Resume: retrip.Off}, nil)) })
 		began := time.Now()
 		_, err := fetch(t, tr)
-		require.ErrorIs(t, err, syscall.ECONNRESET)
-		assert.ErrorIs(t, err, syscall.ECONNREFUSED)
+		for _, want := range []error{syscall.ECONNRESET, first, syscall.ECONNREFUSED} {
+			require.ErrorIs(t, err, want)
+		}
 		assert.InDelta(t, float64(time.Minute+time.Second), float64(time.Since(began)), float64(6*time.Second))
 		assert.Regexp(t, `: no_progress, (5\d(\.\d+)?s|1m0\.\d+s) after the last byte$`, err.Error())
 	})
