@@ -102,6 +102,10 @@ func (tt callerGoes) run(t *testing.T, end callerEnd, timeout time.Duration) {
 		tr.Policy.Gate.Enabled = retrip.On
 		drop(t, tr, play.Request(t, "POST", nil))
 	}
+	var ended retrip.Event
+	if timeout > 0 {
+		tr.Trace = &retrip.Trace{Done: func(e retrip.Event) { ended = e }}
+	}
 	sent, host := base.Attempts(), play.Must(tr.HostState("example.com:80"))
 	req := end.end(play.Request(t, "PUT", body), after)
 	if tt.before {
@@ -117,6 +121,10 @@ func (tt callerGoes) run(t *testing.T, end callerEnd, timeout time.Duration) {
 	assert.EqualValues(t, 1, body.Closed.Load())
 	assert.Equal(t, tt.attempts, base.Attempts()-sent)
 	tt.check(t, req, err, end)
+	if timeout > 0 && tt.attempts > 0 && end.name != "Request.Cancel" {
+		assert.ErrorIs(t, ended.Err, end.is[len(end.is)-1])
+		assert.Equal(t, tt.name == "in the wait", ended.StatusCode == 503)
+	}
 	if tt.name == "in the wait" {
 		assert.Equal(t, 1, base.ClosedBodies())
 	}

@@ -71,7 +71,7 @@ func TestTransport_Panics(t *testing.T) {
 				base := play.Base(steps...)
 				base.Keep = strings.HasPrefix(tt.name, "base") // panics before it closes the body
 				policy.Backoff, policy.Budget = play.Steady.Backoff, 1
-				tr := &retrip.Transport{Base: base, Policy: policy, Trace: tt.trace}
+				tr := &retrip.Transport{Base: base, Policy: policy, Trace: tt.trace, Metrics: &retrip.Metrics{}}
 				body := play.NewSend("x")
 				var made []*play.SendBody
 				req := play.Request(t, "PUT", body)
@@ -87,6 +87,9 @@ func TestTransport_Panics(t *testing.T) {
 					assert.Positive(t, b.Closed.Load(), "body from GetBody closed")
 				}
 				assert.Equal(t, len(base.Bodies), base.ClosedBodies(), "response bodies closed")
+				counted := counts(t, tr.Metrics)
+				assert.Equal(t, 1.0, counted["requests_total"])
+				assert.Equal(t, base.Attempts() == 0, counted["unattempted_requests_total"] > 0)
 				time.Sleep(10 * time.Second)   // longer than any pause
 				if tt.name != "Trace.GiveUp" { // a failed retry has cost its token
 					assert.Empty(t, play.Held(tr))
