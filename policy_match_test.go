@@ -110,6 +110,7 @@ func TestMatch_Refuses(t *testing.T) {
 		".x.com":              `a host must not begin with a dot; for all hosts below x.com, use "*.x.com"`,
 		".":                   "a label of the name is empty",
 		"a..b":                "a label of the name is empty",
+		"*..com":              "a label of the name is empty",
 		"*example.com":        "for all hosts, use Policy",
 		"*.*.example.com":     `only the first label`,
 		"api.*.example.com":   `"*" may only stand`,
