@@ -94,8 +94,6 @@ func all(changes ...change) change {
 	}
 }
 
-func honest(*http.Response) {}
-
 // breaks ends the body with err after n bytes. If err is nil, the body stalls there.
 func breaks(n int64, err error) change {
 	return func(resp *http.Response) {

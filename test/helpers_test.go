@@ -35,12 +35,6 @@ var (
 // continued is the result of a broken body whose rest has come.
 const continued retrip.Reason = "continued"
 
-// resumes returns how many broken bodies had the given result.
-func resumes(t *testing.T, m *retrip.Metrics, result retrip.Reason) int {
-	t.Helper()
-	return int(gather(t, m)["default"]["body_resumes_total "+string(result)])
-}
-
 // readAll reads and closes the body of resp.
 func readAll(t *testing.T, resp *http.Response) ([]byte, error) {
 	t.Helper()
