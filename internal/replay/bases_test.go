@@ -130,6 +130,7 @@ func TestBases(t *testing.T) {
 		{name: "no length", body: "stream: text", base: "rest:text no-copy close 200", want: "200"},
 		{name: "length -1", body: "stream: text", length: -1, base: "rest:text no-copy close 200", want: "200"},
 		{name: "nothing kept", body: "stream: text", length: 4, kept: retrip.Off, base: "rest:text no-copy close 200", want: "200"},
+		{name: "nothing kept, nothing read", body: "stream: text", kept: retrip.Off, base: "close 503 | 503 | rest:text close 200", want: "200"},
 
 		// A Read of the last attempt is still in progress, when the next one begins.
 		{name: "the next attempt gets what it read", body: "stream: one 1h two three",
@@ -160,6 +161,8 @@ func TestBases(t *testing.T) {
 		{name: "GetBody fails", body: "copies: one | none",
 			base: "rest:one close lost", reason: unfit, want: "retrip: gave up after 1 attempt (body_not_replayable): the disk is gone; before that: read tcp: connection reset by peer"},
 		{name: "GetBody fails, after the response had to be discarded", body: "copies: one | none", base: "503", reason: unfit, want: "the disk is gone"},
+		{name: "GetBody fails, the body isn't needed", body: "copies: one | none", base: "rest:one close 503", reason: unfit, want: "503"},
+		{name: "GetBody yields nothing", body: "copies: one | nil", base: "rest:one close 503", reason: unfit, want: "503"},
 		{name: "a body for no attempt is closed", body: "copies: one | two",
 			base: "rest:one close 503", cancel: 500 * time.Millisecond, want: "canceled", reason: retrip.ReasonCanceled},
 	} {
@@ -206,10 +209,13 @@ func (g *game) request(kind string, scripts []string) *http.Request {
 		req.GetBody = func() (io.ReadCloser, error) {
 			b := g.body(scripts)
 			switch b.words[0] {
-			case "none":
+			case "none", "nil":
 				b.closed.Add(1)
-				for _, response := range g.base.Bodies { // discarded, because the base may still need the body
-					assert.Positive(g.t, response.Closed.Load())
+				for _, response := range g.base.Bodies { // discarded, if the base may still need the body
+					assert.Equal(g.t, g.row.want != "503", response.Closed.Load() > 0)
+				}
+				if b.words[0] == "nil" {
+					return nil, nil
 				}
 				return nil, play.ErrDisk
 			case "never":

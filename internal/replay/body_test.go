@@ -154,31 +154,6 @@ func TestBody_AtFaultWithAResponse(t *testing.T) {
 	}
 }
 
-// If GetBody fails after a response, that is the result, and the retry's token returns. If
-// it yields nothing, the retry must not continue to read what the first attempt has used up.
-//
-//retrip:promise P7
-func TestBody_GetBodyFailsAfterAResponse(t *testing.T) {
-	for name, failure := range map[string]error{"fails": play.ErrDisk, "yields nothing": nil} {
-		play.Bubble(t, name, func(t *testing.T) {
-			base := play.Base(play.Reply(503))
-			req := play.Request(t, "PUT", strings.NewReader("x"))
-			req.GetBody = func() (io.ReadCloser, error) { return nil, failure }
-			var reasons []retrip.Reason
-			tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.Budget = 1 }),
-				Trace: &retrip.Trace{GiveUp: func(e retrip.Event) { reasons = append(reasons, e.Reason) }}}
-			for range 3 {
-				resp, text := play.Do(t, tr, req)
-				assert.Equal(t, 503, resp.StatusCode)
-				assert.Equal(t, "ok", text)
-			}
-			assert.Equal(t, []retrip.Reason{"body_not_replayable", "body_not_replayable", "body_not_replayable"}, reasons)
-			assert.Empty(t, play.Held(tr))
-			assert.Equal(t, 3, base.Attempts())
-		})
-	}
-}
-
 // net/http's HTTP/1 reads a body to its end, even if the body is longer than
 // announced, and waits for that end, which may never come. The request ends on
 // time nevertheless, if each Read returns.

@@ -284,40 +284,6 @@ func TestPosition_AsNetHTTP(t *testing.T) {
 	}
 }
 
-// Requests may read one file at once, each a section of its own.
-//
-//retrip:promise P7
-func TestPosition_SectionsOfOneFile(t *testing.T) {
-	file := tempFile(t)
-	untouched := position(t, file)
-	seen := sync.Map{}
-	tr := &retrip.Transport{Policy: play.AtOnce, Base: testenv.RoundTripper(func(req *http.Request) (*http.Response, error) {
-		got := play.ReadAll(t, req.Body)
-		assert.NoError(t, req.Body.Close())
-		if _, again := seen.LoadOrStore(req.URL.Path, true); !again {
-			return play.Reply(503)(req)
-		}
-		assert.True(t, strings.HasPrefix(string(content), got))
-		assert.EqualValues(t, req.ContentLength, len(got))
-		return play.Reply(200)(req)
-	})}
-	tr.Policy.Budget = retrip.Off
-	var all sync.WaitGroup
-	for i := range 8 {
-		all.Go(func() {
-			size := 20_000 * (i + 1)
-			s := io.NewSectionReader(file, 4, int64(size))
-			read := position(t, s)
-			req := play.MustRequest(t, "PUT", fmt.Sprint("http://example.com/", i), s)
-			req.ContentLength = int64(size)
-			testenv.Drop(t, tr, req)
-			assert.Equal(t, size, read())
-		})
-	}
-	all.Wait()
-	assert.Zero(t, untouched())
-}
-
 // What a base reads in an attempt that is over moves nothing. What it reads after
 // RoundTrip has returned moves the position on, until it closes the body.
 //
@@ -354,32 +320,4 @@ func TestPosition_LateReads(t *testing.T) {
 		play.Finish(t, resp)
 		assert.Zero(t, read(), "the position is the caller's again")
 	})
-}
-
-// A base that signs what it sends reads a copy, too. A body that is closed meanwhile
-// surfaces no error.
-//
-//retrip:promise P7
-func TestPosition_Copies(t *testing.T) {
-	f := tempFile(t)
-	read := position(t, f)
-	signs := play.Keep(func(req *http.Request) (*http.Response, error) {
-		copied := play.Must(req.GetBody())
-		signed := play.ReadAll(t, copied)
-		require.NoError(t, copied.Close())
-		assert.True(t, signed == play.ReadAll(t, req.Body))
-		require.NoError(t, req.Body.Close())
-		return play.Reply(200)(req)
-	})
-	play.Do(t, &retrip.Transport{Base: signs}, play.Request(t, "PUT", io.NopCloser(f)))
-	assert.Equal(t, len(content), read())
-
-	f = tempFile(t)
-	closes := play.Keep(func(req *http.Request) (*http.Response, error) {
-		_, err := io.ReadFull(req.Body, make([]byte, 10))
-		require.NoError(t, err)
-		require.NoError(t, f.Close())
-		return play.Reply(200)(req)
-	})
-	play.Do(t, &retrip.Transport{Base: closes}, play.Request(t, "PUT", io.NopCloser(f)))
 }

@@ -4,13 +4,10 @@
 package replay_test
 
 import (
-	"crypto/sha256"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptrace"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -159,69 +156,6 @@ func TestReplay_LatestCopyIsStillSent(t *testing.T) {
 	}
 }
 
-// net/http passes a body that it has closed with one connection to another. The
-// response may come before that has read it.
-//
-//retrip:promise P2 P7
-func TestReplay_MovedBodyIsStillSent(t *testing.T) {
-	for _, section := range []bool{false, true} {
-		for _, wholly := range []bool{false, true} {
-			play.Bubble(t, fmt.Sprintf("section %v/wholly %v", section, wholly), func(t *testing.T) {
-				var got, requests atomic.Int64
-				var first atomic.Pointer[play.H2Writer]
-				base, _ := play.H2EarlyServer(t, func(w *play.H2Writer, conn int, stream uint32, sent int) {
-					switch {
-					case stream == 1:
-						// The next request needs a connection of its own, and
-						// the one after that finds both.
-						first.CompareAndSwap(nil, w)
-						w.MaxStreams(1)
-						time.AfterFunc(time.Second, func() { w.MaxStreams(100) })
-						time.AfterFunc(time.Minute, func() { w.OK(stream) })
-					case sent < 0:
-						requests.Add(1)
-						w.Part(stream, "early")
-					default:
-						got.Store(int64(sent))
-						w.End(stream)
-					}
-				})
-				base.ExpectContinueTimeout = time.Second
-				tr := &retrip.Transport{Base: base, Policy: play.Steady}
-				var others sync.WaitGroup
-				for range 2 {
-					others.Go(func() { testenv.Drop(t, tr, play.MustRequest(t, "GET", "http://example.com/", nil)) })
-					time.Sleep(100 * time.Millisecond)
-				}
-				time.Sleep(2 * time.Second)
-				req, body := newUpload(t, "POST", section)
-				req.ContentLength = -1
-				req.Header.Set("Expect", "100-continue")
-				conns := 0
-				ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {
-					if conns++; conns == 1 {
-						first.Load().GoAway(1, 0)
-						time.Sleep(time.Millisecond)
-					}
-				}})
-				resp, err := tr.RoundTrip(req.WithContext(ctx))
-				require.NoError(t, err)
-				assert.Zero(t, got.Load())
-				assert.Zero(t, body.Closed.Load())
-				if wholly {
-					assert.Equal(t, "early", play.Finish(t, resp))
-					assert.EqualValues(t, 6000, got.Load())
-				}
-				assert.NoError(t, resp.Body.Close())
-				assert.EqualValues(t, 1, requests.Load())
-				assert.Equal(t, 2, conns)
-				others.Wait()
-				body.isClosed(t)
-			})
-		}
-	}
-}
-
 // blocked is a body whose Close doesn't return before the end of its test.
 type blocked struct {
 	upload
@@ -232,101 +166,6 @@ func (b blocked) Close() error {
 	err := b.upload.Close()
 	<-b.end
 	return err
-}
-
-// Beside net/http alone, an answer neither waits for the Close of a body nor keeps one open
-// that it has refused.
-//
-//retrip:promise P2 P5
-func TestReplay_ClosedAsByNetHTTP(t *testing.T) {
-	for name, tt := range map[string]struct {
-		expect string
-		status int
-		reads  bool
-	}{
-		"read": {"", 200, true}, "read, and failed": {"", 503, true}, "unread": {"", 413, false},
-		"Expect, refused": {"100-continue", 417, false}, "Expect, not needed": {"100-continue", 200, false},
-	} {
-		for _, bare := range []bool{true, false} {
-			for _, blocks := range []bool{true, false} {
-				t.Run(fmt.Sprintf("%s, bare %v, blocks %v", name, bare, blocks), func(t *testing.T) {
-					play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
-						answersAsNetHTTP(t, proto, bare, blocks, tt.expect, tt.status, tt.reads)
-					})
-				})
-			}
-		}
-	}
-}
-
-func answersAsNetHTTP(t *testing.T, proto memhttp.Proto, bare, blocks bool, expect string, status int, reads bool) {
-	if proto >= memhttp.HTTP2 && status == 200 && !reads {
-		return // HTTP/2 still sends the body
-	}
-	s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if reads {
-			_ = play.ReadAll(t, r.Body)
-		}
-		w.Header().Set("Connection", "close")
-		w.WriteHeader(status)
-	}))
-	base := s.Transport()
-	base.ExpectContinueTimeout = time.Minute
-	var rt http.RoundTripper = base
-	if !bare {
-		rt = &retrip.Transport{Base: base, Policy: play.AtOnce}
-	}
-	req, body := newUpload(t, "PUT", false)
-	req.URL, req.Host = play.MustRequest(t, "PUT", s.URL, nil).URL, ""
-	if blocks {
-		req.Body = blocked{body, t.Context().Done()}
-	}
-	if expect != "" {
-		req.Header.Set("Expect", expect)
-	}
-	began := time.Now()
-	resp, err := rt.RoundTrip(req)
-	require.NoError(t, err)
-	assert.Equal(t, status, resp.StatusCode)
-	assert.Less(t, time.Since(began), 100*time.Millisecond)
-	body.isClosed(t)
-	require.NoError(t, resp.Body.Close())
-}
-
-// The server responds while the upload is still in progress. It reads all of
-// the third attempt. Run this test with the race detector.
-//
-//retrip:promise P7
-func TestReplay_EarlyAnswer(t *testing.T) {
-	payload := play.Pattern(4 << 20)
-	want := signature(string(payload))
-	bodies := kinds(t, payload)
-	for _, kind := range []string{"GetBody", "file", "stream"} {
-		for _, proto := range play.Protos {
-			play.Bubble(t, kind+"/"+proto.String(), func(t *testing.T) {
-				var seen atomic.Int32
-				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					assert.EqualValues(t, len(payload), r.ContentLength)
-					if seen.Add(1) < 3 {
-						_, _ = io.ReadFull(r.Body, make([]byte, 100_000))
-						http.Error(w, "busy", http.StatusServiceUnavailable)
-						return
-					}
-					h := sha256.New()
-					n, err := io.Copy(h, r.Body)
-					assert.NoError(t, err)
-					assert.EqualValues(t, len(payload), n)
-					fmt.Fprintf(w, "%x", h.Sum(nil))
-				}))
-				tr := &retrip.Transport{Base: s.Transport(), Policy: play.With(func(p *retrip.Policy) { p.MaxReplayBody = 8 << 20 })}
-				req := play.MustRequest(t, "PUT", s.URL, bodies[kind]())
-				req.ContentLength = int64(len(payload))
-				_, got := play.Do(t, tr, req)
-				assert.Equal(t, want, got)
-				assert.EqualValues(t, 3, seen.Load())
-			})
-		}
-	}
 }
 
 // The connection of an upload is lost. net/http's HTTP/2 closes the body, and waits for the end
@@ -369,5 +208,51 @@ func TestReplay_BaseAwaitsARead(t *testing.T) {
 			}
 			assert.EqualValues(t, attempts, seen.Load())
 		})
+	}
+}
+
+// An answer neither waits for the Close of a body nor keeps one open that it has refused.
+//
+//retrip:promise P2 P5
+func TestReplay_ClosedAsByNetHTTP(t *testing.T) {
+	for name, tt := range map[string]struct {
+		expect string
+		status int
+		reads  bool
+		protos []memhttp.Proto
+	}{
+		"read": {"", 200, true, play.Protos}, "read, and failed": {"", 503, true, play.Protos}, "unread": {"", 413, false, play.Protos},
+		"Expect, refused":    {"100-continue", 417, false, play.Protos},
+		"Expect, not needed": {"100-continue", 200, false, []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS}}, // HTTP/2 still sends the body
+	} {
+		for _, proto := range tt.protos {
+			for _, blocks := range []bool{true, false} {
+				play.Bubble(t, fmt.Sprintf("%s/%s/blocks %v", name, proto, blocks), func(t *testing.T) {
+					s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						if tt.reads {
+							_ = play.ReadAll(t, r.Body)
+						}
+						w.Header().Set("Connection", "close")
+						w.WriteHeader(tt.status)
+					}))
+					base := s.Transport()
+					base.ExpectContinueTimeout = time.Minute
+					req, body := newUpload(t, "PUT", false)
+					req.URL, req.Host = play.MustRequest(t, "PUT", s.URL, nil).URL, ""
+					if blocks {
+						req.Body = blocked{body, t.Context().Done()}
+					}
+					if tt.expect != "" {
+						req.Header.Set("Expect", tt.expect)
+					}
+					began := time.Now()
+					resp := testenv.Do(t, &retrip.Transport{Base: base, Policy: play.AtOnce}, req)
+					assert.Equal(t, tt.status, resp.StatusCode)
+					assert.Less(t, time.Since(began), 100*time.Millisecond)
+					body.isClosed(t)
+					require.NoError(t, resp.Body.Close())
+				})
+			}
+		}
 	}
 }

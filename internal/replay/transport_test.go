@@ -4,11 +4,8 @@
 package replay_test
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -16,60 +13,20 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
 func TestMain(m *testing.M) { testenv.RareGC(m) }
 
-// kinds returns bodies of each kind that hold payload.
-func kinds(t *testing.T, payload []byte) map[string]func() io.Reader {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "upload")
-	require.NoError(t, os.WriteFile(file, payload, 0o600))
-	around := bytes.NewReader(append(append([]byte("--"), payload...), "--"...))
-	return map[string]func() io.Reader{
-		"GetBody": func() io.Reader { return bytes.NewReader(payload) },
-		"section": func() io.Reader { return io.NewSectionReader(around, 2, int64(len(payload))) },
-		"stream":  func() io.Reader { return play.Stream(payload) },
-		"file":    func() io.Reader { return play.Must(os.Open(file)) },
-	}
-}
-
 // again returns a GetBody for payload.
 func again(payload string) func() (io.ReadCloser, error) {
 	return func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(payload)), nil }
-}
-
-// The first byte isn't delayed, and nothing is read ahead of the server.
-//
-//retrip:promise P7
-func TestReplay_FirstByte(t *testing.T) {
-	play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
-		saw := make(chan byte)
-		s := memhttp.NewServer(t, proto, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			b := make([]byte, 1)
-			_, err := io.ReadFull(r.Body, b)
-			assert.NoError(t, err)
-			saw <- b[0]
-			assert.Equal(t, "last", play.ReadAll(t, r.Body))
-		}))
-		pr, pw := io.Pipe()
-		go func() {
-			_, _ = pw.Write([]byte{'1'})
-			assert.Equal(t, byte('1'), <-saw)
-			_, _ = io.WriteString(pw, "last")
-			_ = pw.Close()
-		}()
-		play.Do(t, &retrip.Transport{Base: s.Transport(), Policy: play.Steady}, play.MustRequest(t, "PUT", s.URL, pr))
-	})
 }
 
 //retrip:promise P7
@@ -104,25 +61,6 @@ func TestReplay_Bound(t *testing.T) {
 			assert.EqualValues(t, 1, body.Closed.Load())
 		})
 	}
-}
-
-// A body that nobody has read from can be sent again, whatever its size.
-//
-//retrip:promise P7
-func TestReplay_Untouched(t *testing.T) {
-	play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
-		payload := play.Pattern(1 << 20)
-		s := memhttp.NewServer(t, proto, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			assert.True(t, string(payload) == play.ReadAll(t, r.Body))
-		}))
-		s.Listener.Refuse(true)
-		time.AfterFunc(1500*time.Millisecond, func() { s.Listener.Refuse(false) })
-		base := play.Keep(s.Transport().RoundTrip)
-		tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.MaxReplayBody = retrip.Off })}
-		// A refused dial proves that even a POST was not processed.
-		play.Do(t, tr, play.MustRequest(t, "POST", s.URL, play.Stream(payload)))
-		assert.Equal(t, 3, base.Attempts())
-	})
 }
 
 // A file with a wrong size, and something that is a file only by type.
@@ -196,8 +134,6 @@ func TestReplay_ClassifyOfABrokenBody(t *testing.T) {
 	})
 }
 
-func signature(content string) string { return fmt.Sprintf("%x", sha256.Sum256([]byte(content))) }
-
 // yieldsNothing fails t unless a Read of r fails without a byte.
 func yieldsNothing(t *testing.T, r io.Reader) {
 	t.Helper()
@@ -206,53 +142,28 @@ func yieldsNothing(t *testing.T, r io.Reader) {
 	assert.Error(t, err)
 }
 
-// The caller's body is closed once, whatever happens.
+// A body that no attempt gets is closed too.
 //
 //retrip:promise P2
-func TestReplay_ClosedOnce(t *testing.T) {
-	canceled, cancel := context.WithCancel(context.Background())
+func TestReplay_ClosedUnsent(t *testing.T) {
+	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	invalid := retrip.Policy{MaxAttempts: -3}
-	wrong := retrip.WithPolicy(context.Background(), invalid)
-	for _, tt := range []struct {
-		name   string
-		method string
+	for name, tt := range map[string]struct {
 		policy retrip.Policy
 		ctx    context.Context
-		steps  []play.Step
 	}{
-		{"success", "PUT", play.AtOnce, nil, []play.Step{play.Reply(200)}},
-		{"recovered", "PUT", play.AtOnce, nil, []play.Step{play.Reply(503), play.Reply(200)}},
-		{"used up", "PUT", play.AtOnce, nil, []play.Step{play.Reply(503)}},
-		{"one attempt", "PUT", retrip.Policy{MaxAttempts: 1}, nil, []play.Step{play.Reply(503)}},
-		{"errors", "PUT", play.AtOnce, nil, []play.Step{play.Err(errors.New("reset"))}},
-		{"not idempotent", "POST", play.AtOnce, nil, []play.Step{play.Reply(503)}},
-		{"context done", "PUT", play.AtOnce, canceled, []play.Step{play.Reply(200)}},
-		{"policy invalid", "PUT", invalid, nil, []play.Step{play.Reply(200)}},
-		{"policy of the context invalid", "PUT", play.AtOnce, wrong, []play.Step{play.Reply(200)}},
-		{"nothing from the base", "PUT", play.AtOnce, nil, []play.Step{play.Err(nil)}},
-		{"with a key of ours", "POST", play.With(func(p *retrip.Policy) { p.IdempotencyKey = retrip.On }), nil, []play.Step{play.Reply(503), play.Reply(200)}},
+		"context done": {play.AtOnce, canceled}, "policy invalid": {invalid, t.Context()},
+		"policy of the context invalid": {play.AtOnce, retrip.WithPolicy(t.Context(), invalid)},
 	} {
 		for _, getBody := range []bool{false, true} {
-			play.Bubble(t, fmt.Sprint(tt.name, " GetBody ", getBody), func(t *testing.T) {
-				body := play.NewSend("payload")
-				req := play.Request(t, tt.method, body)
-				if tt.ctx != nil {
-					req = req.WithContext(tt.ctx)
-				}
-				if getBody {
-					req.GetBody = again("payload")
-				}
-				base := play.Base(tt.steps...)
-				if resp, err := (&retrip.Transport{Base: base, Policy: tt.policy}).RoundTrip(req); err == nil {
-					play.Finish(t, resp)
-				}
-				assert.EqualValues(t, 1, body.Closed.Load())
-				for _, sent := range base.Sent {
-					assert.Equal(t, "payload", sent)
-				}
-				assert.Equal(t, len(base.Bodies), base.ClosedBodies())
-			})
+			body := play.NewSend("payload")
+			req := play.Request(t, "PUT", body).WithContext(tt.ctx)
+			if getBody {
+				req.GetBody = again("payload")
+			}
+			assert.Error(t, testenv.Try(&retrip.Transport{Base: play.Base(play.Reply(200)), Policy: tt.policy}, req))
+			assert.EqualValues(t, 1, body.Closed.Load(), "%s, GetBody %v", name, getBody)
 		}
 	}
 }
