@@ -7,8 +7,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"sync"
@@ -21,7 +19,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip/internal/play"
-	"github.com/retrip/retrip/internal/testenv"
 )
 
 // A slow host doesn't get a storm of new connections.
@@ -57,34 +54,6 @@ func TestFresh_SlowHost(t *testing.T) {
 				assert.Zero(w.t, failed)
 			}
 			assert.LessOrEqual(w.t, w.server.Listener.Dials(), most, "for %d requests and their retries", n)
-		})
-	}
-}
-
-// In a steady stream with some slow requests, retries share a spare as long as
-// it answers.
-func TestFresh_SlowNowAndThen(t *testing.T) {
-	testenv.Slow(t)
-	// How many connections 20 seconds may need where one request in so many is slow. For HTTP/2
-	// without TLS, net/http dials again once IdleConnTimeout has passed since the last dial;
-	// one in 200 is too rare for the spare to prove itself in between.
-	for every, most := range map[int64]int{20: 2, 200: 10} {
-		eachFresh(t, fmt.Sprint("one in ", every), bothHTTP2, func(w *freshWorld) {
-			var n atomic.Int64
-			w.handle = func(_ http.ResponseWriter, r *http.Request) {
-				if r.Header.Get("Retry") == "" && n.Add(1)%every == 0 {
-					time.Sleep(10 * time.Second)
-				}
-			}
-			w.transport.Policy.RetryHeader = "Retry"
-			w.warm()
-			var wg sync.WaitGroup
-			for range 100 * 20 {
-				time.Sleep(10 * time.Millisecond)
-				wg.Go(w.mustGet)
-			}
-			wg.Wait()
-			assert.LessOrEqual(w.t, w.server.Listener.Dials()-1, most)
 		})
 	}
 }
@@ -153,53 +122,4 @@ func TestFresh_Outage(t *testing.T) {
 			assert.LessOrEqual(t, run(t, true), without+1)
 		})
 	}
-}
-
-// Connections freeze again and again under many requests. Each request gets its
-// response, and nothing stays behind.
-func TestFresh_Stress(t *testing.T) {
-	eachFresh(t, "", play.Protos, func(w *freshWorld) {
-		upTo := func(ms int) time.Duration { return time.Duration(rand.IntN(ms)) * time.Millisecond }
-		w.handle = func(rw http.ResponseWriter, _ *http.Request) {
-			time.Sleep(upTo(20))
-			_, _ = io.WriteString(rw, "answer")
-		}
-		stop := make(chan struct{})
-		var freezes atomic.Int64
-		var freezer, callers sync.WaitGroup
-		freezer.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				case <-time.After(upTo(5000)):
-					freezes.Add(1)
-					w.server.Listener.Freeze()
-				}
-				if rand.IntN(10) == 0 {
-					w.transport.CloseIdleConnections()
-				}
-			}
-		})
-		for range 20 {
-			callers.Go(func() {
-				for range 50 {
-					before := freezes.Load()
-					if _, err := w.get(w.transport); err != nil {
-						// A request fails only if a connection
-						// freezes under every attempt.
-						assert.GreaterOrEqual(w.t, freezes.Load()-before, int64(3))
-					}
-					time.Sleep(upTo(50))
-				}
-			})
-		}
-		callers.Wait()
-		close(stop)
-		freezer.Wait()
-		w.base.CloseIdleConnections()
-		time.Sleep(time.Minute)
-		w.base.CloseIdleConnections()
-		assert.Zero(w.t, w.server.Listener.Open())
-	})
 }

@@ -255,46 +255,6 @@ func TestTurn_Late(t *testing.T) {
 	}
 }
 
-// The body of a request that ends while it waits is closed, and nothing is dialled.
-//
-//retrip:promise P2
-func TestTurn_Gone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		defer cancel()
-		body := &closeNoter{Reader: strings.NewReader("body")}
-		_, err := try(t, newRequest(t, ctx, body), func(r *http.Request) (*http.Response, error) {
-			<-r.Context().Done()
-			_ = r.Body.Close() // as net/http does
-			return nil, r.Context().Err()
-		})
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		assert.Equal(t, 1, body.closed)
-	})
-}
-
-// The spare may answer however late: only the wait for its connection ends.
-//
-//retrip:promise P11
-func TestTurn_HasItsConnection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		req := newRequest(t, t.Context(), nil)
-		resp, err := try(t, req, func(r *http.Request) (*http.Response, error) {
-			time.Sleep(time.Second - 1)
-			connects(r)
-			select {
-			case <-r.Context().Done():
-				return nil, r.Context().Err()
-			case <-time.After(time.Hour):
-			}
-			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, nil
-		})
-		require.NoError(t, err)
-		assert.Equal(t, http.StatusOK, resp.StatusCode)
-		assert.Same(t, req, resp.Request)
-	})
-}
-
 // A caller's own Cancel channel still ends the attempt.
 //
 //retrip:promise P10
