@@ -199,31 +199,6 @@ func TestPeek_Arrives(t *testing.T) {
 	}
 }
 
-// An error in the first event of a stream is retried, though the stream goes on.
-// This is the example of docs/downloads.md.
-//
-//retrip:promise P11 P20
-func TestPeek_RetriesTheFirstEvent(t *testing.T) {
-	parts := []piece{{0, "event: error\ndata: {\"type\":\"overloaded_error\"}\n\n"}, {time.Hour, "later"}}
-	eachWay(t, "event", "text/event-stream", -1, parts, func(c client) {
-		began := time.Now()
-		resp := c.get(func(p *retrip.Policy) {
-			p.AttemptTimeout, p.MaxAttempts = 30*time.Second, 2
-			p.Classify = func(_ *http.Request, resp *http.Response, err error) retrip.Verdict {
-				if err == nil && c.seen.Load() == 1 {
-					if start, _ := retrip.Peek(resp, 512); strings.Contains(string(start), "overloaded_error") {
-						return retrip.Retryable
-					}
-				}
-				return retrip.ByRule
-			}
-		})
-		assert.EqualValues(c, 2, c.seen.Load())
-		assert.Less(c, time.Since(began), 2*time.Second)
-		require.NoError(c, resp.Body.Close())
-	})
-}
-
 // A reader that comes late to a stream finds no stall: time between Reads doesn't
 // count, though a Read is already waiting. One that waits finds it.
 //

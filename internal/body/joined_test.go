@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"testing"
 	"testing/iotest"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -26,35 +25,6 @@ func TestJoined_PartTooLong(t *testing.T) {
 	got, err := io.ReadAll(j)
 	require.NoError(t, err)
 	assert.Equal(t, "abcdef", string(got))
-}
-
-// A Read that panics leaves no goroutine behind.
-func TestJoined_Panics(t *testing.T) {
-	j := join(t, pieceOf(""), sourceFunc(func(context.Context, int64, error) (Part, error) { panic("x") }), 0, 3)
-	assert.Panics(t, func() { _, _ = readOne(j) })
-	_, err := readOne(j)
-	assert.Equal(t, io.ErrUnexpectedEOF, err)
-	assert.NoError(t, j.Close())
-}
-
-// Close may come at any moment; the race detector checks.
-func TestJoined_CloseAnywhere(t *testing.T) {
-	for seed := range uint64(300) {
-		random := rand.New(rand.NewPCG(seed, 3))
-		b := hanging(100)
-		j := join(t, watch(b, time.Millisecond, b), sourceFunc(func(ctx context.Context, at int64, err error) (Part, error) {
-			b := hanging(10)
-			return Part{Body: watch(b, time.Millisecond, b), Until: 1 << 40}, ctx.Err()
-		}), 0, 1<<40)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			_, err := io.Copy(io.Discard, j)
-			assert.Error(t, err)
-		}()
-		time.AfterFunc(time.Duration(random.IntN(5000))*time.Microsecond, func() { j.Close() })
-		<-done
-	}
 }
 
 // If a part ends while its overlap is skipped, the source gets that error. A

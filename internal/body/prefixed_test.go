@@ -236,29 +236,3 @@ func TestAheadSoon_Memory(t *testing.T) {
 		time.Sleep(time.Millisecond) // a Read that goes on ends
 	})
 }
-
-// If a second look wants more, it waits for it as the first one.
-//
-//retrip:promise P20
-func TestAheadSoon_Again(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, w := io.Pipe()
-		go func() {
-			for _, text := range []string{"one", "two", "three"} {
-				_, _ = io.WriteString(w, text)
-				time.Sleep(150 * time.Millisecond)
-			}
-			w.Close()
-		}()
-		var b *Prefixed
-		var body io.ReadCloser = r
-		for _, want := range []string{"one", "onetwo", "onetwo", "onetwothree"} {
-			b = AheadSoon(&http.Response{Body: body, ContentLength: -1}, 100, 100*time.Millisecond)
-			assert.Equal(t, want, string(b.Bytes(100)))
-			body = b
-		}
-		all, err := io.ReadAll(b)
-		require.NoError(t, err)
-		assert.Equal(t, "onetwothree", string(all))
-	})
-}
