@@ -146,29 +146,12 @@ func TestHandler_Deadline(t *testing.T) {
 func TestHandler_Exempt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		occupied := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/hold" {
-				time.Sleep(time.Hour)
-			}
-		})
-		for _, tt := range []struct {
-			exempt func(*http.Request) bool
-			free   []string
-			counts []string
-		}{
-			{nil, []string{"/healthz", "/livez", "/readyz"}, []string{"/", "/healthz/", "/Healthz"}},
-			{func(r *http.Request) bool { return r.URL.Path == "/ping" }, []string{"/ping"}, []string{"/healthz"}},
-		} {
-			h := &shed.Handler{Handler: occupied, Limit: 1, QueueTime: retrip.Off, HoldTime: retrip.Off, Exempt: tt.exempt}
-			running := meanwhile(func() answered { return direct(h, "/hold") })
-			for _, path := range tt.free {
-				assert.Equal(t, 200, direct(h, path).status, path)
-			}
-			for _, path := range tt.counts {
-				assert.Equal(t, 503, direct(h, path).status, path)
-			}
-			assert.Equal(t, 200, (<-running).status)
+		h := &shed.Handler{Handler: sleeping, Limit: 1, QueueTime: retrip.Off, Exempt: func(r *http.Request) bool { return r.URL.Path == "/0s" }}
+		running := meanwhile(func() answered { return direct(h, "/1s") })
+		for path, status := range map[string]int{"/0s": 204, "/1ms": 503, "/healthz": 503} {
+			assert.Equal(t, status, direct(h, path).status, path)
 		}
+		assert.Equal(t, 204, (<-running).status)
 	})
 }
 
@@ -189,14 +172,15 @@ func TestHandler_HealthChecks(t *testing.T) {
 		s := newSite(t, proto, h)
 		running := s.getting("/hold")
 		for i, tt := range []struct {
-			method string
-			body   io.Reader
-			status int
+			method, path string
+			body         io.Reader
+			status       int
 		}{
-			{"GET", nil, 200}, {"HEAD", nil, 200}, {"GET", http.NoBody, 200}, {"POST", nil, 503}, {"OPTIONS", nil, 503}, {"DELETE", nil, 503},
-			{"POST", strings.NewReader("x"), 503}, {"GET", strings.NewReader("x"), 503}, {"GET", io.MultiReader(strings.NewReader("x")), 503},
+			{"GET", "/livez", nil, 200}, {"HEAD", "/readyz", nil, 200}, {"GET", "/healthz", http.NoBody, 200}, {"GET", "/", nil, 503},
+			{"GET", "/healthz/", nil, 503}, {"GET", "/Healthz", nil, 503}, {"POST", "/livez", nil, 503}, {"DELETE", "/livez", nil, 503},
+			{"POST", "/livez", strings.NewReader("x"), 503}, {"GET", "/livez", strings.NewReader("x"), 503}, {"GET", "/livez", io.MultiReader(strings.NewReader("x")), 503},
 		} {
-			assert.Equal(t, tt.status, do(t.Context(), s.base, tt.method, s.URL+"/livez", tt.body).status, i)
+			assert.Equal(t, tt.status, do(t.Context(), s.base, tt.method, s.URL+tt.path, tt.body).status, i)
 		}
 		var checks []<-chan answered
 		for range 16 {
@@ -272,31 +256,6 @@ func TestHandler_Validate(t *testing.T) {
 	assert.ErrorContains(t, new(shed.Handler).Validate(), string(match[1]))
 }
 
-// A route that becomes slow takes the places of the others, unless it has a
-// Handler of its own.
-func TestHandler_SlowRoute(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		routes := http.NewServeMux()
-		routes.Handle("/", &shed.Handler{Handler: sleeping, Limit: 4})
-		routes.Handle("/9s", &shed.Handler{Handler: sleeping, Limit: 2})
-		for _, tt := range []struct {
-			server http.Handler
-			fast   int
-		}{{&shed.Handler{Handler: sleeping, Limit: 4}, 503}, {routes, 204}} {
-			var slow sync.WaitGroup
-			for range 6 {
-				slow.Go(func() { direct(tt.server, "/9s") })
-			}
-			synctest.Wait()
-			for range 8 {
-				assert.Equal(t, tt.fast, direct(tt.server, "/10ms").status)
-			}
-			slow.Wait()
-		}
-	})
-}
-
 // layers returns the URL of a chain of n servers whose last one always fails,
 // each with Transports of the default policy, and the number of calls that have
 // reached the last server.
@@ -329,16 +288,10 @@ func layers(t *testing.T, proto memhttp.Proto, n int, sheds bool) (http.RoundTri
 func TestHandler_Layers(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, proto memhttp.Proto) {
-		for _, tt := range []struct {
-			layers int
-			sheds  bool
-			calls  int64
-		}{{1, true, 4}, {3, true, 10}, {5, true, 16}, {3, false, 64}, {5, false, 1024}} {
-			rt, url, calls := layers(t, proto, tt.layers, tt.sheds)
-			a := do(t.Context(), rt, "GET", url, nil)
-			require.NoError(t, a.err)
-			assert.Equal(t, 503, a.status)
-			assert.Equal(t, tt.calls, calls.Load(), "%d layers, shed %v", tt.layers, tt.sheds)
+		for sheds, want := range map[bool]int64{true: 10, false: 64} {
+			rt, url, calls := layers(t, proto, 3, sheds)
+			assert.Equal(t, 503, do(t.Context(), rt, "GET", url, nil).status)
+			assert.Equal(t, want, calls.Load(), "shed %v", sheds)
 		}
 	})
 }

@@ -10,7 +10,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -69,28 +68,6 @@ func TestHostile_SlowClientsAndHandlers(t *testing.T) {
 		wg.Wait()
 		synctest.Wait()
 		assertIdle(t, h)
-	})
-}
-
-// Clients with arbitrary headers get no more than first attempts get.
-func TestHostile_Headers(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		h := &shed.Handler{Limit: 1, QueueTime: 100 * ms, DeadlineHeader: "Timeout-Ms", Handler: sleeping}
-		running := meanwhile(func() answered { return direct(h, "/10s") })
-		for _, header := range []http.Header{
-			nil,
-			{"Retry-Attempt": {"1"}}, {"Retry-Attempt": {"-1", "0"}}, {"Retry-Attempt": {""}}, {"Retry-Attempt": {}},
-			{"Timeout-Ms": {"1e999"}}, {"Timeout-Ms": {}}, {"Timeout-Ms": {strings.Repeat("9", 10_000)}},
-			{"Accept": {"text/event-stream"}}, {"Upgrade": {"websocket"}}, {"Upgrade": {}},
-		} {
-			start, w, r := time.Now(), httptest.NewRecorder(), httptest.NewRequest("GET", "/0s", nil)
-			r.Header = header
-			h.ServeHTTP(w, r)
-			assert.Equal(t, 503, w.Code, header)
-			assert.Equal(t, 100*ms, time.Since(start), header)
-		}
-		<-running
 	})
 }
 
@@ -154,30 +131,6 @@ func TestHostile_Mixture(t *testing.T) {
 			})
 		})
 	}
-}
-
-// A thousand streams of one connection wait in one queue.
-func TestHostile_ManyStreams(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := newSite(t, memhttp.H2C, &shed.Handler{Limit: 10, Handler: sleeping})
-		require.Equal(t, 204, s.get("/0s").status)
-		var good, refused atomic.Int64
-		var wg sync.WaitGroup
-		for range 1000 {
-			wg.Go(func() {
-				switch s.get("/10ms").status {
-				case 204:
-					good.Add(1)
-				case 503:
-					refused.Add(1)
-				}
-			})
-		}
-		wg.Wait()
-		assert.EqualValues(t, 1000, good.Load()+refused.Load())
-		assert.GreaterOrEqual(t, good.Load(), int64(100), "as many as fit into QueueTime")
-	})
 }
 
 // A request with a context of its own is a copy: the files of an upload are

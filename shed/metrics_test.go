@@ -46,23 +46,3 @@ func TestMetrics_Names(t *testing.T) {
 		"retrip_shed_waiting_requests GAUGE []",
 	}, got)
 }
-
-// A label tells two Handlers of one program apart.
-func TestMetrics_TwoHandlers(t *testing.T) {
-	registry := prometheus.NewPedanticRegistry()
-	one, two := &shed.Handler{Handler: idle{}, Limit: 1}, &shed.Handler{Handler: idle{}, Limit: 1}
-	prometheus.WrapRegistererWith(prometheus.Labels{"handler": "one"}, registry).MustRegister(one)
-	prometheus.WrapRegistererWith(prometheus.Labels{"handler": "two"}, registry).MustRegister(two)
-	direct(two, "/")
-	families, err := registry.Gather()
-	require.NoError(t, err)
-	var counts []uint64
-	for _, family := range families {
-		if family.GetName() == "retrip_shed_queue_seconds" {
-			for _, m := range family.GetMetric() {
-				counts = append(counts, m.GetHistogram().GetSampleCount())
-			}
-		}
-	}
-	assert.Equal(t, []uint64{0, 1}, counts)
-}

@@ -4,13 +4,11 @@
 package shed_test
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -20,7 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip/internal/memhttp"
-	"github.com/retrip/retrip/internal/testenv"
 	"github.com/retrip/retrip/shed"
 )
 
@@ -73,63 +70,6 @@ func TestRefusal_DoesNotWaitForAnUpload(t *testing.T) {
 		time.Sleep(time.Minute) // the uploads end
 		assert.LessOrEqual(t, s.Listener.Open(), 1)
 	})
-}
-
-// A client that reads nothing before it has sent everything gets the refusal
-// too, not a reset.
-func TestRefusal_SurvivesTheUpload(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		pieces, size int
-		pause        time.Duration
-		length       bool
-		header       string
-	}{
-		{1, 1, 0, true, ""}, {300, 1 << 10, 10 * ms, true, ""}, {300, 1 << 10, 10 * ms, false, ""},
-		{1000, 16 << 10, 0, true, ""}, {1000, 16 << 10, 0, false, ""},
-		{60, 100 << 10, 70 * ms, true, ""}, {60, 100 << 10, 70 * ms, false, ""},
-		{10, 1 << 10, 30 * ms, true, ""}, {10, 1 << 10, 30 * ms, false, ""},
-		{60, 100 << 10, 70 * ms, true, "Expect: 100-continue\r\n"}, {60, 100 << 10, 70 * ms, false, "Expect: 100-continue\r\n"},
-	} {
-		if tt.header != "" && !testenv.Go126 {
-			continue // the handler can't read what has been held back, and net/http closes the connection
-		}
-		t.Run(fmt.Sprint(tt), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				s := newSite(t, memhttp.HTTP1, &shed.Handler{Handler: sleeping, Limit: 1, HoldTime: time.Hour})
-				s.getting("/10s")
-				conn, err := s.Listener.Dial(t.Context(), "tcp", s.Listener.Addr().String())
-				require.NoError(t, err)
-				defer conn.Close()
-				framing := "Transfer-Encoding: chunked"
-				if tt.length {
-					framing = fmt.Sprint("Content-Length: ", tt.pieces*tt.size)
-				}
-				_, err = fmt.Fprintf(conn, "POST /0s HTTP/1.1\r\nHost: a\r\n%s%s\r\n\r\n", tt.header, framing)
-				require.NoError(t, err)
-				piece := strings.Repeat("x", tt.size)
-				if !tt.length {
-					piece = fmt.Sprintf("%x\r\n%s\r\n", tt.size, piece)
-				}
-				for range tt.pieces {
-					time.Sleep(tt.pause)
-					_, err = io.WriteString(conn, piece)
-					require.NoError(t, err)
-				}
-				if !tt.length {
-					_, err = io.WriteString(conn, "0\r\n\r\n")
-					require.NoError(t, err)
-				}
-				resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-				require.NoError(t, err)
-				assert.Equal(t, 503, resp.StatusCode)
-				text, err := io.ReadAll(resp.Body)
-				require.NoError(t, err)
-				assert.Equal(t, "overloaded\n", string(text))
-				time.Sleep(time.Minute)
-			})
-		})
-	}
 }
 
 // An outer handler may hide what a refusal needs to read on. The refusal still

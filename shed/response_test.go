@@ -10,8 +10,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httputil"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -239,31 +237,6 @@ func TestStream_Hijack(t *testing.T) {
 			conn.Close()
 		})
 	}
-}
-
-// A reverse proxy behind the Handler can take connections over too.
-func TestStream_UpgradeThroughAReverseProxy(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		behind := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			conn, _, err := http.NewResponseController(w).Hijack()
-			if !assert.NoError(t, err) {
-				return
-			}
-			defer conn.Close()
-			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nhello")
-		}))
-		target, err := url.Parse(behind.URL)
-		require.NoError(t, err)
-		proxy := httputil.NewSingleHostReverseProxy(target)
-		proxy.Transport = behind.Transport()
-		h := &shed.Handler{Limit: 1, Handler: proxy}
-		a := newSite(t, memhttp.HTTP1, h).get("", "Connection: Upgrade", "Upgrade: echo")
-		assert.Equal(t, 101, a.status)
-		assert.Equal(t, "hello", a.body)
-		synctest.Wait()
-		assert.Zero(t, counted(t, h)["running_requests"])
-	})
 }
 
 // Over HTTP/2 no connection can be taken over, and the error says so.
