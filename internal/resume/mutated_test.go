@@ -84,28 +84,3 @@ func TestAccept_Mutants(t *testing.T) {
 	assert.Greater(t, accepted, runs/5)
 	assert.Less(t, accepted, runs*2/3)
 }
-
-// FuzzAccept lets a server send any header fields. An accepted
-// response must be exactly what was requested.
-//
-//retrip:promise P20
-func FuzzAccept(f *testing.F) {
-	f.Add(206, "bytes 10-99/100", `"a"`, "", "", int64(90), int64(10))
-	f.Add(206, "bytes 0-99/*", `"a"`, "", "", int64(-1), int64(10))
-	f.Add(200, "", `"a"`, "", "", int64(100), int64(10))
-	f.Add(206, "bytes 10-99/100\x00", `W/"a"`, "gzip", "multipart/byteranges", int64(90), int64(99))
-	f.Add(206, "bytes 9223372036854775807-9223372036854775807/*", `"a"`, "", "", int64(1), int64(99))
-	f.Fuzz(func(t *testing.T, status int, contentRange, etag, encoding, contentType string, length, at int64) {
-		r := Representation{etag: `"a"`, Last: 99, total: 100}
-		at = min(max(at, 0), r.Last)
-		resp := &http.Response{StatusCode: status, Header: http.Header{}, ContentLength: length}
-		for name, v := range map[string]string{"Content-Range": contentRange, "Etag": etag, "Content-Encoding": encoding, "Content-Type": contentType} {
-			if v != "" {
-				resp.Header.Set(name, v)
-			}
-		}
-		if l, refusal := r.Accept(resp, at); refusal == "" {
-			require.True(t, exact(r, at, resp, l), "%+v", l)
-		}
-	})
-}
