@@ -17,7 +17,6 @@ import (
 	"net/url"
 	"os"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -282,36 +281,6 @@ func TestKindOf_AsksForNoText(t *testing.T) {
 	assert.Empty(t, fault.KindOf(nil).String())
 	for k := fault.KindOther; k <= fault.KindPanic; k++ {
 		assert.NotEmpty(t, k.String())
-	}
-}
-
-// The history of an inner Transport proves something to the outer one only if
-// all of it is proof.
-//
-//retrip:promise P6
-func TestProof_TransportInsideATransport(t *testing.T) {
-	dial := &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
-	for _, tt := range []struct {
-		name  string
-		steps []play.Step
-		want  int // attempts of the inner Transport, of 3 each
-	}{
-		{"never sent", []play.Step{play.Err(dial)}, 12},
-		{"sent, then not", []play.Step{play.Err(io.EOF), play.Err(dial)}, 3},
-		{"not sent, then sent", []play.Step{play.Err(dial), play.Err(io.EOF), play.Err(dial)}, 3},
-		{"answered, then not sent", []play.Step{play.Reply(503), play.Err(dial)}, 3},
-	} {
-		for _, timeout := range []time.Duration{0, time.Hour} {
-			play.Bubble(t, fmt.Sprint(tt.name, " timeout ", timeout), func(t *testing.T) {
-				base := play.Base(tt.steps...)
-				inner := &retrip.Transport{Base: base, Policy: timely(timeout)}
-				inner.Policy.MaxAttempts, inner.Policy.IdempotentMethods = 3, []string{"POST"}
-				outer := &retrip.Transport{Base: inner, Policy: timely(timeout)}
-				_, err := outer.RoundTrip(play.Request(t, "POST", strings.NewReader("once")))
-				assert.Error(t, err)
-				assert.Equal(t, tt.want, base.Attempts())
-			})
-		}
 	}
 }
 

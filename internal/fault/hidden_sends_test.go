@@ -19,30 +19,9 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
-
-// The server has closed all pooled connections, and the client notices when it
-// uses them. Such sends don't count, because the pool bounds them.
-//
-//retrip:promise P18
-func TestHiddenSends_StalePool(t *testing.T) {
-	const pooled = 25
-	for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS} {
-		for _, timeout := range []time.Duration{0, time.Hour} {
-			play.Bubble(t, fmt.Sprintf("%s/timeout %v", proto, timeout), func(t *testing.T) {
-				s, base, stale := play.StalePool(t, proto, pooled)
-				stale.Store(pooled)
-				req, done := traced(t, request(t, s.URL))
-				play.Do(t, &retrip.Transport{Base: base, Policy: timely(timeout)}, req)
-				assert.Equal(t, 1, done.Attempt)
-				assert.Equal(t, pooled+1, done.Sends)
-			})
-		}
-	}
-}
 
 // incomparable is a connection that can't be compared.
 type incomparable struct {
@@ -125,30 +104,6 @@ func TestHiddenSends_AreAFailedAttempt(t *testing.T) {
 			if retries := "retries_total{default,hidden_sends} 3"; tt.attempts > 1 {
 				assert.Contains(t, play.Counted(t, metrics), retries)
 			}
-		})
-	}
-}
-
-// After REFUSED_STREAM, net/http waits 1, 2, 4, … s between its own sends, within
-// one attempt. A timeout ends that.
-//
-//retrip:promise P18
-func TestHiddenSends_RefusedStream(t *testing.T) {
-	for method, attempts := range map[string]int{"GET": 3, "POST": 1} {
-		play.Bubble(t, method, func(t *testing.T) {
-			var seen atomic.Int32
-			base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, stream uint32) {
-				seen.Add(1)
-				w.Reset(stream, 7)
-			})
-			metrics := &retrip.Metrics{}
-			tr := &retrip.Transport{Base: base, Metrics: metrics, Policy: retrip.Policy{AttemptTimeout: 2 * time.Second, Backoff: retrip.Backoff{Base: retrip.Off}}}
-			start := time.Now()
-			_, err := tr.RoundTrip(play.MustRequest(t, method, "http://example.com/", strings.NewReader("x")))
-			assert.ErrorIs(t, err, context.DeadlineExceeded)
-			assert.Equal(t, time.Duration(attempts)*2*time.Second, time.Since(start))
-			assert.EqualValues(t, 3*attempts, seen.Load(), "after 0, 0 and 1 s")
-			assert.Contains(t, play.Counted(t, metrics), fmt.Sprintf("hidden_sends_total{default} %d", 2*attempts))
 		})
 	}
 }

@@ -120,12 +120,6 @@ func TestHopeless_RegisteredScheme(t *testing.T) {
 			})
 		}
 	}
-	play.Bubble(t, "unknown", func(t *testing.T) {
-		base := play.Keep(new(http.Transport).RoundTrip)
-		_, err := (&retrip.Transport{Policy: play.Steady, Base: base}).RoundTrip(play.MustRequest(t, "GET", "http+unix://socket/path", nil))
-		assert.ErrorContains(t, err, "unsupported protocol scheme")
-		assert.Equal(t, 1, base.Attempts())
-	})
 }
 
 // A Transport may itself be registered for a protocol. ErrSkipAltProtocol from

@@ -16,7 +16,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -62,73 +61,6 @@ func TestProof_Hooks(t *testing.T) {
 			_ = testenv.Try(&retrip.Transport{Base: base, Policy: timely(tt.timeout)}, play.Request(t, "POST", strings.NewReader("once")))
 			assert.Equal(t, tt.want, base.Attempts())
 		})
-	}
-}
-
-// If net/http has had a connection within the attempt, a later dial error
-// proves nothing, whether or not the dialers have asked for others with HTTP.
-//
-//retrip:promise P6
-func TestProof_SentBeforeTheDialFailed(t *testing.T) {
-	for asks := range 3 {
-		play.Bubble(t, fmt.Sprint("dials that ask: ", asks), func(t *testing.T) {
-			var seen atomic.Int32
-			var l *memhttp.Listener
-			var base *http.Transport
-			base, l = play.H2Server(t, func(w *play.H2Writer, _ int, stream uint32) {
-				seen.Add(1)
-				l.Refuse(true)
-				w.Reset(stream, 1) // PROTOCOL_ERROR, after which net/http resends
-				w.GoAway(stream, 0)
-				w.Close()
-			})
-			side, dials := newSubject(t, memhttp.HTTP1, nothing), 0
-			base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-				if dials++; dials <= asks {
-					_ = side.ask(ctx)
-				}
-				return l.Dial(ctx, network, addr)
-			}
-			req, done := traced(t, play.MustRequest(t, "POST", "http://example.com/", strings.NewReader("once")))
-			assert.Error(t, testenv.Try(&retrip.Transport{Base: base, Policy: timely(time.Hour)}, req))
-			assert.Equal(t, 1, done.Attempt)
-			assert.EqualValues(t, 1, seen.Load())
-		})
-	}
-}
-
-// A POST that was sent is not repeated, whatever becomes of it; a PUT is.
-//
-//retrip:promise P6
-func TestProof_Sent(t *testing.T) {
-	for name, ends := range map[string]func(r *http.Request){
-		"reset":   func(r *http.Request) { memhttp.RequestConn(r).Reset() },
-		"timeout": func(r *http.Request) { <-r.Context().Done() },
-	} {
-		for method, want := range map[string]int32{"POST": 1, "PUT": 2} {
-			for _, timeout := range []time.Duration{0, time.Second} {
-				for _, proto := range play.Protos {
-					if name == "timeout" && timeout == 0 {
-						continue
-					}
-					play.Bubble(t, fmt.Sprintf("%s/%s/%v/%s", name, method, timeout, proto), func(t *testing.T) {
-						var seen atomic.Int32
-						s := memhttp.NewServer(t, proto, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-							_, _ = io.Copy(io.Discard, r.Body)
-							if seen.Add(1) == 1 {
-								ends(r)
-								panic(http.ErrAbortHandler)
-							}
-						}))
-						err := testenv.Try(&retrip.Transport{Base: s.Transport(), Policy: timely(timeout)}, play.MustRequest(t, method, s.URL, strings.NewReader("once")))
-						assert.Equal(t, method == "PUT", err == nil)
-						assert.EqualValues(t, want, seen.Load())
-						assert.NotErrorIs(t, err, context.Canceled)
-						assert.Equal(t, method == "POST" && name == "timeout", errors.Is(err, context.DeadlineExceeded))
-					})
-				}
-			}
-		}
 	}
 }
 
@@ -182,41 +114,6 @@ func TestProof_HTTP2CodesAfterAFullRead(t *testing.T) {
 				})
 			}
 		}
-	}
-}
-
-// net/http can send http.NoBody again without a GetBody, and in Go 1.26 does so after a
-// PROTOCOL_ERROR, which proves nothing. A later send that was refused doesn't
-// prove that the first one was.
-//
-//retrip:promise P6
-func TestProof_ResentWithoutBody(t *testing.T) {
-	for _, deadline := range []time.Duration{0, time.Hour} {
-		play.Bubble(t, fmt.Sprint("deadline ", deadline), func(t *testing.T) {
-			const protocolError, refusedStream = 1, 7
-			var seen atomic.Int32
-			base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, stream uint32) {
-				if seen.Add(1) == 1 {
-					w.Reset(stream, protocolError)
-					return
-				}
-				w.Reset(stream, refusedStream)
-			})
-			req := play.MustRequest(t, "POST", "http://example.com/", nil)
-			req.Body = http.NoBody
-			attempts := 0
-			tr := &retrip.Transport{Base: base, Policy: play.With(func(p *retrip.Policy) { p.Deadline = deadline })}
-			if deadline == 0 {
-				tr.Trace = &retrip.Trace{Attempt: func(retrip.Event) { attempts++ }}
-			}
-			_, err := tr.RoundTrip(req)
-			require.Error(t, err)
-			assert.NotErrorAs(t, err, new(*retrip.Error), "one attempt")
-			assert.LessOrEqual(t, attempts, 1)
-			if testenv.Go126 {
-				assert.Greater(t, seen.Load(), int32(2))
-			}
-		})
 	}
 }
 
@@ -423,26 +320,6 @@ func TestProof_SubjectIsAProxy(t *testing.T) {
 			assert.Equal(t, want, asked.Load())
 			assert.Zero(t, done.Sends)
 		})
-		if !wrapped {
-			continue
-		}
-		play.Bubble(t, "sent through it before", func(t *testing.T) {
-			seen := 0
-			var s *memhttp.Server
-			s = memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-				seen++
-				s.Listener.Refuse(true)
-				panic(http.ErrAbortHandler)
-			}))
-			base := s.Transport()
-			proxied(base, s.URL)
-			again := testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-				_, _ = base.RoundTrip(r.Clone(r.Context()))
-				return base.RoundTrip(r)
-			})
-			_ = testenv.Try(&retrip.Transport{Base: again, Policy: timely(time.Hour)}, play.MustRequest(t, "POST", "http://example.com/", nil))
-			assert.Equal(t, 1, seen)
-		})
 	}
 }
 
@@ -462,37 +339,6 @@ func stuffed(ctx context.Context, network, addr string) (net.Conn, error) {
 type stuffedConn struct{ net.Conn }
 
 func (stuffedConn) Write([]byte) (int, error) { return 0, syscall.EPIPE }
-
-// Before there was a connection, our own timeout is proof, and a base may wrap its error.
-//
-//retrip:promise P6
-func TestProof_WrappedTimeout(t *testing.T) {
-	for name, format := range map[string]string{"as it is": "", "wrapped": "calling: %w"} {
-		play.Bubble(t, name, func(t *testing.T) {
-			s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(play.Echo))
-			base := s.Transport()
-			var dials atomic.Int32
-			dial := base.DialContext
-			base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-				if dials.Add(1) == 1 {
-					time.Sleep(time.Minute)
-				}
-				return dial(ctx, network, addr)
-			}
-			tr := &retrip.Transport{Policy: timely(time.Second), Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-				resp, err := base.RoundTrip(r)
-				if err != nil && format != "" {
-					err = fmt.Errorf(format, err)
-				}
-				return resp, err
-			})}
-			play.Do(t, tr, play.MustRequest(t, "POST", s.URL, strings.NewReader("once")))
-			time.Sleep(2 * time.Minute)
-			synctest.Wait()
-			base.CloseIdleConnections()
-		})
-	}
-}
 
 // A GOAWAY that leaves a stream unprocessed ends a connection, but is no sign
 // of trouble at the host. The request is sent again at once, without a token,

@@ -16,12 +16,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httptrace"
 	"net/url"
-	"reflect"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -89,29 +86,6 @@ func accept(t *testing.T, serve func(net.Conn)) string {
 // hangingUp returns the address of a server that closes its connections at once.
 func hangingUp(t *testing.T) string { return accept(t, func(net.Conn) {}) }
 
-// socksProxy returns the address of a SOCKS5 proxy that connects every client
-// with addr.
-func socksProxy(t *testing.T, addr string) string {
-	return accept(t, func(c net.Conn) {
-		ask := make([]byte, 3) // version, one method, no password
-		if _, err := io.ReadFull(c, ask); err != nil {
-			return
-		}
-		_, _ = c.Write([]byte{5, 0})
-		ask = make([]byte, 10) // version, CONNECT, an IPv4 address and a port
-		if _, err := io.ReadFull(c, ask); err != nil {
-			return
-		}
-		up, err := net.Dial("tcp", addr)
-		if err != nil {
-			return
-		}
-		defer up.Close()
-		_, _ = c.Write([]byte{5, 0, 0, 1, 0, 0, 0, 0, 0, 0})
-		splice(c, up, c)
-	})
-}
-
 // proxied makes base use the proxy at url.
 func proxied(base *http.Transport, proxy string) {
 	base.Proxy = func(*http.Request) (*url.URL, error) { return url.Parse(proxy) }
@@ -120,15 +94,6 @@ func proxied(base *http.Transport, proxy string) {
 // dialers are the ways in which a program may make connections with package net.
 var dialers = map[string]func(base *http.Transport){
 	"default": func(*http.Transport) {},
-	"net.Dialer": func(base *http.Transport) {
-		base.DialContext = (&net.Dialer{Timeout: time.Minute}).DialContext
-	},
-	"resolver of its own": func(base *http.Transport) {
-		base.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			_, port, _ := net.SplitHostPort(addr)
-			return new(net.Dialer).DialContext(ctx, network, "127.0.0.1:"+port)
-		}
-	},
 	"tls.Dialer": func(base *http.Transport) {
 		base.DialTLSContext = (&tls.Dialer{Config: base.TLSClientConfig}).DialContext
 	},
@@ -171,7 +136,7 @@ var ways = []struct {
 	says string
 }{
 	{"the address", 1, ""}, {"a name", 1, ""}, {"an HTTP proxy", 1, ""}, {"an HTTPS proxy", 2, ""},
-	{"a refused HTTPS proxy", 1, "proxyconnect tcp: "}, {"a SOCKS proxy", 1, ""},
+	{"a refused HTTPS proxy", 1, "proxyconnect tcp: "},
 }
 
 // take makes base reach s by a way, and returns the URL.
@@ -188,8 +153,6 @@ func take(t *testing.T, way string, s *httptest.Server, base *http.Transport) st
 	case "an HTTPS proxy", "a refused HTTPS proxy":
 		p, _ := realServer(t, false, connect)
 		proxied(base, p.URL)
-	case "a SOCKS proxy":
-		proxied(base, "socks5://"+socksProxy(t, s.Listener.Addr().String()))
 	}
 	return s.URL
 }
@@ -354,61 +317,3 @@ type slowHandshake struct{}
 
 func (slowHandshake) Error() string { return "the handshake takes too long" }
 func (slowHandshake) Timeout() bool { return true }
-
-// The hooks of the caller run as often as without retrip, whether or not retrip
-// watches the handshakes.
-//
-//retrip:promise P4
-func TestRefused_CallersHooks(t *testing.T) {
-	for dialer, dials := range dialers {
-		for _, verify := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/%v", dialer, verify), func(t *testing.T) {
-				t.Parallel()
-				count := func(wrap func(http.RoundTripper) http.RoundTripper) map[string]int {
-					s, config := realServer(t, false, nothing)
-					if verify {
-						config.VerifyConnection = func(tls.ConnectionState) error { return nil }
-					}
-					base := &http.Transport{TLSClientConfig: config}
-					dials(base)
-					defer base.CloseIdleConnections()
-					seen, trace := hooksThatCount()
-					req := request(t, strings.Replace(s.URL, "127.0.0.1", "localhost", 1))
-					resp, err := wrap(base).RoundTrip(req.WithContext(httptrace.WithClientTrace(t.Context(), trace)))
-					require.NoError(t, err)
-					resp.Body.Close()
-					return seen()
-				}
-				bare := count(func(base http.RoundTripper) http.RoundTripper { return base })
-				for _, policy := range []retrip.Policy{play.AtOnce, {AttemptTimeout: time.Hour}} {
-					assert.Equal(t, bare, count(func(base http.RoundTripper) http.RoundTripper {
-						return &retrip.Transport{Base: base, Policy: policy}
-					}))
-				}
-			})
-		}
-	}
-}
-
-// hooksThatCount returns hooks, and what they have counted.
-func hooksThatCount() (seen func() map[string]int, trace *httptrace.ClientTrace) {
-	var mu sync.Mutex
-	counts := map[string]int{}
-	trace = new(httptrace.ClientTrace)
-	for _, name := range []string{
-		"GetConn", "GotConn", "DNSStart", "DNSDone", "ConnectStart", "ConnectDone", "TLSHandshakeStart", "TLSHandshakeDone", "WroteHeaders",
-	} {
-		hook := reflect.ValueOf(trace).Elem().FieldByName(name)
-		hook.Set(reflect.MakeFunc(hook.Type(), func([]reflect.Value) []reflect.Value {
-			mu.Lock()
-			defer mu.Unlock()
-			counts[name]++
-			return nil
-		}))
-	}
-	return func() map[string]int {
-		mu.Lock()
-		defer mu.Unlock()
-		return maps.Clone(counts)
-	}, trace
-}
