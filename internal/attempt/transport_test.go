@@ -51,24 +51,6 @@ func TestAttempt_ContextShowsNoSecrets(t *testing.T) {
 	assert.True(t, asked)
 }
 
-// The request that a base gets has only the caller's header fields, unless the
-// policy asks for another one.
-//
-//retrip:promise P4
-func TestAttempt_HeaderIsTheCallers(t *testing.T) {
-	for _, method := range []string{"GET", "PUT", "DELETE", "POST"} {
-		for _, own := range []http.Header{{}, {"Idempotency-Key": {}}, {"X-Idempotency-Key": {"k"}}, {"X-A": {"b"}}} {
-			base := play.Base(play.Err(io.ErrUnexpectedEOF))
-			tr := &retrip.Transport{Base: base, Policy: play.AtOnce}
-			tr.Policy.AttemptTimeout, tr.Policy.IdempotentMethods = time.Minute, []string{"POST"}
-			req := play.Request(t, method, strings.NewReader("text"))
-			req.Header = own.Clone()
-			require.Error(t, testenv.Try(tr, req))
-			assert.Equal(t, []http.Header{own, own, own, own}, base.Header)
-		}
-	}
-}
-
 // A base may derive a request of its own from the one it gets. The response then has the
 // derived request's context, which is the caller's in everything but its values: it ends
 // when the caller's context ends, for its reason, and not before. So do contexts that are
@@ -307,29 +289,5 @@ func TestAttempt_InterimResponseRefusedBefore(t *testing.T) {
 		req, _ := interim(t, "GET", s.URL, errors.New("no hints, please"))
 		assert.Error(t, testenv.Try(&retrip.Transport{Base: base}, req))
 		assert.Equal(t, 4, base.Attempts())
-	})
-}
-
-// A hook that accepts an interim response changes nothing about what follows.
-//
-//retrip:promise P8
-func TestAttempt_InterimResponseAccepted(t *testing.T) {
-	play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
-		var requests atomic.Int32
-		s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.WriteHeader(http.StatusEarlyHints)
-			switch requests.Add(1) {
-			case 1:
-				memhttp.RequestConn(r).Reset()
-				panic(http.ErrAbortHandler)
-			case 2:
-				w.WriteHeader(http.StatusServiceUnavailable)
-			}
-		}))
-		req, asked := interim(t, "GET", s.URL, nil)
-		resp, _ := play.Do(t, &retrip.Transport{Base: s.Transport()}, req)
-		assert.Equal(t, 200, resp.StatusCode)
-		assert.EqualValues(t, 3, requests.Load())
-		assert.GreaterOrEqual(t, *asked, 2)
 	})
 }

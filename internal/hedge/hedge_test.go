@@ -77,46 +77,6 @@ func TestHost_Limit(t *testing.T) {
 	assert.Zero(t, h.Begin(now, 1))
 }
 
-// Twenty successes without a hedge pay for one, and no more than two are saved up.
-// Nothing else pays.
-func TestHost_Saves(t *testing.T) {
-	h, _ := ready(t)
-	for range 2 {
-		for range 19 {
-			h.RecordAnswer(rule, 0, true)
-			assert.Equal(t, Spent, h.Late(rule, true))
-			h.RecordTimeout(time.Second)
-		}
-		h.RecordAnswer(rule, 0, false)
-		assert.Equal(t, None, h.Late(rule, true))
-		h.RecordHedge(true)
-		assert.Equal(t, Spent, h.Late(rule, true))
-	}
-	for range 1000 {
-		h.RecordAnswer(rule, 0, false)
-	}
-	for range MostSaved {
-		assert.Equal(t, None, h.Late(rule, true))
-	}
-	assert.Equal(t, Spent, h.Late(rule, true))
-}
-
-// Once 20 hedges have lost, a hedge costs 200 successes. TestModel has what follows.
-func TestHost_Losing(t *testing.T) {
-	h, _ := ready(t)
-	price := func() (n int) {
-		for h.saved = 0; h.saved < whole; n++ {
-			h.RecordAnswer(rule, 0, true)
-		}
-		return n
-	}
-	for i := range 20 {
-		assert.Equal(t, 20, price(), i)
-		h.RecordHedge(false)
-	}
-	assert.Equal(t, 200, price())
-}
-
 // The delay of steady latencies has the share of late requests that leaves slack below
 // the hedges that are paid for.
 func TestHost_Quantile(t *testing.T) {
@@ -138,16 +98,6 @@ func TestHost_Quantile(t *testing.T) {
 		}
 		assert.InEpsilon(t, 0.4*share, float64(late)/float64(n), 0.08, share)
 	}
-}
-
-// A request that began before the delay was known counts as what it was.
-func TestHost_BeganInWarmup(t *testing.T) {
-	h, _ := ready(t)
-	h.RecordAnswer(rule, 20*ms, false)
-	assert.Greater(t, h.Delay(), 20*ms)
-	h, _ = ready(t)
-	h.RecordAnswer(rule, 19*ms, false)
-	assert.Less(t, h.Delay(), 20*ms)
 }
 
 // The delay stays within bounds however long latencies rise or fall, and so does the gap
@@ -194,18 +144,4 @@ func BenchmarkUnhedged(b *testing.B) {
 		h.Begin(now, 0)
 		h.RecordAnswer(rule, 0, false)
 	}
-}
-
-func BenchmarkUnhedged_Parallel(b *testing.B) {
-	var table Table
-	key := keyOf(1)
-	b.RunParallel(func(pb *testing.PB) {
-		now := time.Duration(0)
-		for pb.Next() {
-			now += ms
-			h := table.Host(key, now)
-			h.Begin(now, 0)
-			h.RecordAnswer(rule, 0, false)
-		}
-	})
 }

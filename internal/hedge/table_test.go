@@ -22,23 +22,6 @@ func keyOf(i int) hostkey.Key {
 	return hostkey.Key{Host: fmt.Sprintf("host-%d.example.com", i), Port: "443"}
 }
 
-// Each host has one state, and hosts that differ only in the port have two.
-func TestTable(t *testing.T) {
-	var table Table
-	seen := map[*Host]bool{}
-	for i := range 200 {
-		key := keyOf(i)
-		h := table.Host(key, 0)
-		key.Port = "8443"
-		seen[h], seen[table.Host(key, 0)] = true, true
-	}
-	assert.Len(t, seen, 400)
-	for i := range 200 {
-		assert.True(t, seen[table.Host(keyOf(i), 0)])
-	}
-	assert.Equal(t, 400, len(table.hosts))
-}
-
 // The table is bounded in hosts and in memory, also by what the caller's keys keep.
 func TestTable_Bound(t *testing.T) {
 	testenv.OneGoroutine(t)
@@ -77,17 +60,6 @@ func TestTable_LeastUsedGoes(t *testing.T) {
 	table.makeRoom()
 	assert.Same(t, again, table.Host(oldest, time.Hour), "a host before its first request is not the next to go")
 	assert.Zero(t, hosts[oldest].Begin(time.Hour, 0), "an evicted host still works")
-}
-
-// A host that is in use stays, however many others come.
-func TestTable_UsedStays(t *testing.T) {
-	var table Table
-	h := table.Host(keyOf(0), 0)
-	for i := range 3 * most {
-		h.Begin(time.Duration(i), 0)
-		table.Host(keyOf(1+i), time.Duration(i))
-	}
-	assert.Same(t, h, table.Host(keyOf(0), 0))
 }
 
 // Whoever comes first makes a host, and all get the same one, also while others go.

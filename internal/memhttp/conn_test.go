@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -145,40 +144,6 @@ func eachProto(t *testing.T, f func(t *testing.T, proto Proto)) {
 			synctest.Test(t, func(t *testing.T) { f(t, proto) })
 		})
 	}
-}
-
-func (p Proto) major() int {
-	if p == HTTP2 || p == H2C {
-		return 2
-	}
-	return 1
-}
-
-func TestServer_Echo(t *testing.T) {
-	t.Parallel()
-	eachProto(t, func(t *testing.T, proto Proto) {
-		s := NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			time.Sleep(time.Hour)
-			assert.Equal(t, proto.major(), r.ProtoMajor)
-			assert.Equal(t, proto.tls(), r.TLS != nil)
-			_, err := io.Copy(w, r.Body)
-			assert.NoError(t, err)
-		}))
-		c := &http.Client{Transport: s.Transport()}
-		start := time.Now()
-		for _, url := range []string{s.URL, strings.Replace(s.URL, "127.0.0.1", "api.example.com", 1)} {
-			resp, err := c.Post(url, "text/plain", strings.NewReader("hello"))
-			require.NoError(t, err)
-			assert.Equal(t, proto.major(), resp.ProtoMajor)
-			body, err := io.ReadAll(resp.Body)
-			require.NoError(t, err)
-			require.NoError(t, resp.Body.Close())
-			assert.Equal(t, "hello", string(body))
-		}
-		assert.Equal(t, 2*time.Hour, time.Since(start))
-		assert.Equal(t, 2, s.Listener.Dials())
-		assert.Equal(t, 2, s.Listener.Open())
-	})
 }
 
 func TestRequestConn_Reset(t *testing.T) {

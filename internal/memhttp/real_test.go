@@ -4,7 +4,6 @@
 package memhttp
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -294,39 +292,5 @@ func TestConn_AsPackageNet(t *testing.T) {
 			}
 			assert.Equal(t, see(worldOfNet(t)), see(worldInMemory(t)))
 		})
-	}
-}
-
-// Of two Writes at a time, one waits for the other; two Reads share what arrives.
-func TestConn_Concurrent(t *testing.T) {
-	t.Parallel()
-	for _, w := range []*world{worldOfNet(t), worldInMemory(t)} {
-		defer w.listener.Close()
-		w.play("dial; accept")
-		const size = 1 << 20
-		var wg sync.WaitGroup
-		for _, b := range []byte("ab") {
-			wg.Go(func() {
-				_, err := w.client.Write(bytes.Repeat([]byte{b}, size))
-				assert.NoError(t, err)
-			})
-		}
-		for range 2 {
-			p := make([]byte, size)
-			_, err := io.ReadFull(w.server, p)
-			assert.NoError(t, err)
-			assert.Equal(t, size, bytes.Count(p, p[:1]))
-		}
-		sums := make(chan int64)
-		for range 2 {
-			go func() {
-				n, err := io.Copy(io.Discard, w.client)
-				assert.NoError(t, err)
-				sums <- n
-			}()
-		}
-		w.play("s writeMuch")
-		assert.EqualValues(t, size, <-sums+<-sums)
-		wg.Wait()
 	}
 }
