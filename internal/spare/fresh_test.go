@@ -6,6 +6,7 @@ package spare_test
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -86,6 +87,22 @@ func TestFresh(t *testing.T) {
 			}
 		}, "warm freeze mark get took:1.7s attempts:4 1:dials:4 2:dials:3"},
 
+		// Where connecting takes longer than a third of the attempt, the base makes the attempt, and a later one
+		// finds the spare connected. A late answer costs no request, whatever becomes of the dial.
+		{"frozen, a dial of 0.3 s", bothHTTP2, dialsIn(300 * time.Millisecond), "warm freeze get attempts:2 freeze get attempts:2 dials:3"},
+		{"frozen, a dial of 0.6 s", bothHTTP2, dialsIn(600 * time.Millisecond), "warm freeze get attempts:3 freeze get attempts:3 dials:3"},
+		{"frozen, a dial of 1.5 s", bothHTTP2, dialsIn(1500 * time.Millisecond), "warm freeze get attempts:3 freeze get attempts:3 dials:3"},
+		{"frozen, a dial of 2 s", bothHTTP2, dialsIn(2 * time.Second), "warm freeze get attempts:4 freeze get attempts:4 dials:3"},
+		{"a late answer, a dial of 2 s", bothHTTP2, lateOnce(dialsIn(2 * time.Second)), "warm get attempts:2 1m"},
+		{"a late answer, the dial fails", bothHTTP2, lateOnce(func(w *freshWorld) {
+			w.beforeDial(func(context.Context) error {
+				if w.server.Listener.Dials() == 0 {
+					return nil
+				}
+				return errors.New("connection refused")
+			})
+		}), "warm get attempts:2 dials:1"},
+
 		// Only the wait for the spare's connection ends, after a third of the attempt, not that for its answer.
 		{"the spare answers late", bothHTTP2, func(w *freshWorld) {
 			w.handle = func(http.ResponseWriter, *http.Request) { time.Sleep(900 * time.Millisecond) }
@@ -124,6 +141,22 @@ const (
 	frozenAgain = "warm freeze mark get took:1.1s dials:2 1:base freeze mark get took:1.1s 2:dials:3 1:base freeze mark get took:1.1s 2:dials:4 1:base 10s 2:open:2"
 	onlyTheBase = "get attempts:1 dials:1 freeze get fails attempts:4 dials:1"
 )
+
+// dialsIn has each dial take d.
+func dialsIn(d time.Duration) func(*freshWorld) { return func(w *freshWorld) { w.slowDials(d) } }
+
+// lateOnce has the second answer come too late.
+func lateOnce(set func(*freshWorld)) func(*freshWorld) {
+	return func(w *freshWorld) {
+		set(w)
+		answers := 0
+		w.handle = func(_ http.ResponseWriter, r *http.Request) {
+			if answers++; answers == 2 {
+				ends(r)
+			}
+		}
+	}
+}
 
 func unkept(w *freshWorld) { w.base.DisableKeepAlives = true }
 

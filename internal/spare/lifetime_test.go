@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"runtime"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -18,8 +17,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
 )
 
@@ -64,40 +61,6 @@ func TestFresh_CloseIdleConnections(t *testing.T) {
 			w.succeeds(1)
 		})
 	}
-}
-
-// net/http keeps the contexts of requests that waited for another request's
-// connection, for as long as it keeps the pool. They go with the spare.
-//
-//retrip:promise P13
-func TestFresh_ContextsGoWithTheSpare(t *testing.T) {
-	var held atomic.Int64
-	var transport *retrip.Transport
-	synctest.Test(t, func(t *testing.T) {
-		w := newFreshWorld(t, memhttp.HTTP2)
-		transport = w.transport
-		w.warm()
-		w.server.Listener.Freeze()
-		var requests sync.WaitGroup
-		for range 16 {
-			requests.Go(func() {
-				mark := new([64]byte)
-				held.Add(1)
-				runtime.AddCleanup(mark, func(n *atomic.Int64) { n.Add(-1) }, &held)
-				assert.NoError(t, w.send(w.transport, w.request("GET", "").WithContext(context.WithValue(t.Context(), w, mark))))
-			})
-		}
-		requests.Wait()
-		time.Sleep(30*time.Second + time.Millisecond) // the spare has ended
-	})
-	for range 100 {
-		if runtime.GC(); held.Load() == 0 {
-			break
-		}
-		runtime.Gosched()
-	}
-	assert.Zero(t, held.Load(), "requests whose context is still referenced")
-	runtime.KeepAlive(transport)
 }
 
 // listened is a context that counts who waits for its end.

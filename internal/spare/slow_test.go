@@ -10,160 +10,17 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
-
-// slowWorld is a host that is slow to connect to, and answers late now and then.
-type slowWorld struct {
-	dial     time.Duration // how long a dial takes; negative: after the first one, it never ends
-	refuses  bool          // after the first dial, every other fails
-	trip     time.Duration // how long an ordinary answer takes
-	timeout  time.Duration
-	late     int // one in this many answers comes too late; 0: the first one to each request
-	requests int
-	attempts int
-	freezes  bool // before each request, all connections freeze
-}
-
-// outcome is what became of the requests of a slowWorld.
-type outcome struct{ failed, attempts, dials int }
-
-// run makes the requests of s, with spares or without. Which answers are late
-// depends on the request and on how often it has arrived, so that both have the
-// same luck.
-func (s slowWorld) run(t *testing.T, proto memhttp.Proto, spares bool) (o outcome) {
-	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		arrived := map[string]uint64{}
-		w := newFreshWorld(t, proto)
-		w.handle = func(_ http.ResponseWriter, r *http.Request) {
-			mu.Lock()
-			arrived[r.URL.Path]++
-			n := arrived[r.URL.Path]
-			mu.Unlock()
-			i, _ := strconv.ParseUint(strings.TrimPrefix(r.URL.Path, "/"), 10, 64)
-			switch {
-			case i == 0:
-			case s.late == 0 && n == 1, s.late > 0 && rand.New(rand.NewPCG(i, n)).IntN(s.late) == 0:
-				ends(r)
-			default:
-				time.Sleep(s.trip)
-			}
-		}
-		var dials *atomic.Int64
-		dials = w.beforeDial(func(ctx context.Context) error {
-			switch first := dials.Load() == 1; {
-			case !first && s.refuses:
-				return errors.New("connection refused")
-			case s.dial >= 0:
-				return await(ctx, s.dial)
-			case !first:
-				return await(ctx, time.Hour)
-			}
-			return nil
-		})
-		w.transport.Policy.AttemptTimeout, w.transport.Policy.MaxAttempts = s.timeout, s.attempts
-		w.transport.Policy.Backoff.Base = 50 * time.Millisecond
-		if !spares {
-			w.transport.Base = struct{ http.RoundTripper }{w.base}
-		}
-		w.warm()
-		for i := range s.requests {
-			if s.freezes {
-				w.server.Listener.Freeze()
-			}
-			if testenv.Try(w.transport, w.request(http.MethodGet, "/"+strconv.Itoa(i+1))) != nil {
-				o.failed++
-			}
-		}
-		o.attempts, o.dials = int(w.attempts.Load()), int(dials.Load())
-		time.Sleep(2 * time.Hour) // spares go by themselves, and dials end
-		w.base.CloseIdleConnections()
-		synctest.Wait()
-		assert.Zero(t, w.server.Listener.Open())
-	})
-	return o
-}
-
-// A retry can succeed where connecting takes longer than the timeout, and a
-// late answer costs no request: with spares no more fail than without.
-//
-//retrip:promise P11
-func TestSlow_LateAnswer(t *testing.T) {
-	for _, proto := range play.Protos {
-		for _, tt := range []struct {
-			slowWorld
-			dials int // over HTTP/2; without spares 1
-		}{
-			{slowWorld{dial: 600 * time.Millisecond, trip: 50 * time.Millisecond, timeout: 400 * time.Millisecond, requests: 1}, 2},
-			{slowWorld{dial: 120 * time.Millisecond, trip: 60 * time.Millisecond, timeout: 100 * time.Millisecond, late: 20, requests: 80}, 4},
-			{slowWorld{dial: -1, trip: 50 * time.Millisecond, timeout: 400 * time.Millisecond, requests: 1}, 2},
-			{slowWorld{refuses: true, trip: 50 * time.Millisecond, timeout: 400 * time.Millisecond, requests: 1}, 2},
-		} {
-			for _, attempts := range []int{2, 4} {
-				s := tt.slowWorld
-				s.attempts = attempts
-				t.Run(fmt.Sprintf("%v %+v", proto, s), func(t *testing.T) {
-					t.Parallel()
-					without, with := s.run(t, proto, false), s.run(t, proto, true)
-					if attempts > 2 {
-						// Two attempts of 100 ms may be too few to connect over
-						// HTTP/1 and get an answer, with spares and without.
-						assert.LessOrEqual(t, with.failed, without.failed)
-					}
-					if slices.Contains(bothHTTP2, proto) {
-						assert.Zero(t, with.failed)
-						assert.LessOrEqual(t, with.dials, tt.dials)
-					}
-				})
-			}
-		}
-	}
-}
-
-// A frozen connection is still noticed where connecting takes longer than the
-// timeout.
-//
-//retrip:promise P11
-func TestSlow_Frozen(t *testing.T) {
-	for _, proto := range bothHTTP2 {
-		for _, dial := range []time.Duration{0, 100, 200, 390, 600, 800} {
-			s := slowWorld{
-				dial: dial * time.Millisecond, trip: 50 * time.Millisecond, timeout: 400 * time.Millisecond, late: 1 << 30,
-				requests: 20, attempts: 4, freezes: true,
-			}
-			t.Run(fmt.Sprintf("%v %+v", proto, s), func(t *testing.T) {
-				t.Parallel()
-				with := s.run(t, proto, true)
-				assert.Equal(t, s.requests, s.run(t, proto, false).failed)
-				assert.Zero(t, with.failed)
-				assert.LessOrEqual(t, with.dials, 1+s.requests)
-				attempts := 2
-				switch {
-				case s.dial > 2*s.timeout-s.timeout/3:
-					attempts = 4
-				case s.dial > s.timeout/3:
-					attempts = 3
-				}
-				assert.Equal(t, attempts*s.requests, with.attempts)
-			})
-		}
-	}
-}
 
 // However many attempts need it, a host has one dial of a spare under way, and they share
 // what comes of it.
@@ -322,4 +179,26 @@ func TestSlow_Upload(t *testing.T) {
 			})
 		}
 	}
+}
+
+// However many requests time out, and whenever they do, a host gets at most two
+// spares per AttemptTimeout.
+func TestFresh_TwoSparesAnAttempt(t *testing.T) {
+	eachFresh(t, "", bothHTTP2, func(w *freshWorld) {
+		w.handle = func(_ http.ResponseWriter, r *http.Request) { ends(r) }
+		var wg sync.WaitGroup
+		r := rand.New(rand.NewPCG(1, 2))
+		const seconds = 20
+		for range 20 * seconds {
+			time.Sleep(time.Duration(r.IntN(100)) * time.Millisecond)
+			wg.Go(func() {
+				_, err := w.get(w.transport)
+				assert.Error(w.t, err)
+			})
+		}
+		began := time.Now()
+		wg.Wait()
+		took := seconds + int(time.Since(began)/time.Second)
+		assert.LessOrEqual(w.t, w.server.Listener.Dials()-1, 2*took+1)
+	})
 }
