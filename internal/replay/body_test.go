@@ -136,24 +136,6 @@ func bodyAtFault(t *testing.T, req *http.Request, proto memhttp.Proto, tr *retri
 	synctest.Wait()
 }
 
-// If the body is at fault but there is a response, retrip sends nothing again
-// and returns the response.
-//
-//retrip:promise P7
-func TestBody_AtFaultWithAResponse(t *testing.T) {
-	for _, body := range faultyBodies {
-		t.Run(body.name, func(t *testing.T) {
-			base := play.Keep(func(r *http.Request) (*http.Response, error) {
-				_, _ = io.Copy(io.Discard, r.Body)
-				_ = r.Body.Close()
-				return play.Reply(503)(r)
-			})
-			play.Do(t, &retrip.Transport{Base: base, Policy: play.Steady}, body.request(t))
-			assert.Equal(t, 1, base.Attempts())
-		})
-	}
-}
-
 // net/http's HTTP/1 reads a body to its end, even if the body is longer than
 // announced, and waits for that end, which may never come. The request ends on
 // time nevertheless, if each Read returns.

@@ -17,12 +17,12 @@ import (
 // A file that is closed may share its position with another descriptor, such as that of a
 // shell that has passed it on.
 func init() {
-	allKept = append(allKept, kept{name: "file", open: func(t testing.TB) (io.Reader, func() int) {
+	allKept["file"] = func(t testing.TB) (io.Reader, func() int) {
 		f := tempFile(t)
 		fd, err := syscall.Dup(int(f.Fd()))
 		require.NoError(t, err)
 		shares := os.NewFile(uintptr(fd), "shares")
 		t.Cleanup(func() { shares.Close() })
 		return f, position(t, shares)
-	}})
+	}
 }

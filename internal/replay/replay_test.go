@@ -8,7 +8,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -67,34 +66,6 @@ func TestReplay_SectionAtItsEnd(t *testing.T) {
 		require.NoError(t, err)
 		yieldsNothing(t, Open(put(t, section), 100).Reader(), io.EOF)
 	}
-}
-
-// A device that can be read by offset, but returns different data each time, is
-// kept like any stream.
-//
-//retrip:promise P7
-func TestReplay_Device(t *testing.T) {
-	f, err := os.Open("/dev/urandom")
-	if err != nil {
-		t.Skip("no such device here")
-	}
-	defer f.Close()
-	r := Open(put(t, f), 100)
-	assert.Equal(t, take(t, r.Reader(), 16), take(t, r.Reader(), 16))
-}
-
-// Once no attempt follows, the kept bytes are released as soon as the last
-// attempt has read them.
-//
-//retrip:promise P13
-func TestReplay_KeepsNothingForNobody(t *testing.T) {
-	r := Open(put(t, io.MultiReader(strings.NewReader("some text"), strings.NewReader("more"))), 100)
-	b := r.Reader()
-	take(t, b, 9)
-	require.Equal(t, 9, r.kept.len)
-	r.Seal(Answered)
-	take(t, b, 4)
-	assert.Zero(t, r.kept)
 }
 
 // The usual case: the base reads the body to its end, and closes it before or
