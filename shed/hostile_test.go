@@ -6,7 +6,6 @@ package shed_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
 	"net/http"
@@ -26,50 +25,6 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 	"github.com/retrip/retrip/shed"
 )
-
-// Bodies that never end and handlers that never return hold a place for
-// HoldTime, and block others no longer than that.
-func TestHostile_SlowClientsAndHandlers(t *testing.T) {
-	t.Parallel()
-	each(t, func(t *testing.T, proto memhttp.Proto) {
-		const limit = 8
-		hang := make(chan struct{})
-		h := &shed.Handler{Limit: limit, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			switch r.URL.Path {
-			case "/body":
-				_, _ = io.Copy(io.Discard, r.Body)
-			case "/hang":
-				<-hang
-			}
-		})}
-		s := newSite(t, proto, h)
-		var wg sync.WaitGroup
-		pipe, feed := io.Pipe()
-		for i := range 3 * limit {
-			wg.Go(func() {
-				if i%2 == 0 {
-					do(t.Context(), s.base, "POST", s.URL+"/body", io.MultiReader(strings.NewReader("x"), pipe))
-				} else {
-					s.get("/hang")
-				}
-			})
-		}
-		synctest.Wait()
-		assert.EqualValues(t, limit, counted(t, h)["running_requests"])
-		time.Sleep(time.Second)
-		assert.Equal(t, 503, s.get("").status)
-		time.Sleep(9 * time.Second)
-		for range 3 {
-			assert.Equal(t, 200, s.get("").status)
-		}
-		assert.Zero(t, counted(t, h)["running_requests"])
-		close(hang)
-		feed.Close()
-		wg.Wait()
-		synctest.Wait()
-		assertIdle(t, h)
-	})
-}
 
 // Any mixture of requests, in one Handler that several muxes share and that
 // contains another one, ends without leaving anything behind.

@@ -239,22 +239,6 @@ func TestStream_Hijack(t *testing.T) {
 	}
 }
 
-// Over HTTP/2 no connection can be taken over, and the error says so.
-func TestStream_HijackOverHTTP2(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		h := &shed.Handler{Limit: 1, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			_, _, err := http.NewResponseController(w).Hijack()
-			assert.ErrorIs(t, err, http.ErrNotSupported)
-			time.Sleep(time.Second)
-		})}
-		s := newSite(t, memhttp.HTTP2, h)
-		running := s.getting("", "Accept: text/event-stream")
-		assert.Equal(t, 1.0, counted(t, h)["running_requests"])
-		assert.Equal(t, 200, (<-running).status)
-	})
-}
-
 func TestStream_Connect(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, proto memhttp.Proto) {

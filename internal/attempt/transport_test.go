@@ -62,77 +62,57 @@ func TestAttempt_ContextOfTheResponse(t *testing.T) {
 	mine, others := errors.New("the caller's reason"), errors.New("the base's reason")
 	for name, derive := range map[string]func(context.Context) (context.Context, func()){
 		"value": func(ctx context.Context) (context.Context, func()) { return ctx, func() {} },
-		"cancel": func(ctx context.Context) (context.Context, func()) {
-			ctx, cancel := context.WithCancel(ctx)
-			return ctx, cancel
-		},
 		"ended": func(ctx context.Context) (context.Context, func()) {
 			ctx, cancel := context.WithCancelCause(ctx)
 			cancel(others)
 			return ctx, func() {}
 		},
 		"timeout": func(ctx context.Context) (context.Context, func()) {
-			ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, others)
-			return ctx, cancel
+			return context.WithTimeoutCause(ctx, time.Minute, others)
 		},
 		"trace": func(ctx context.Context) (context.Context, func()) {
 			return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectStart: func(string, string) {}}), func() {}
 		},
 	} {
 		for _, depth := range []int{1, 2} {
-			for _, timeout := range []bool{false, true} {
-				for _, text := range []string{"", "text"} {
-					play.Bubble(t, fmt.Sprint(name, depth, timeout, text), func(t *testing.T) {
-						var tr http.RoundTripper = testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-							ctx, cancel := derive(context.WithValue(r.Context(), key{}, "the base's own"))
-							t.Cleanup(cancel)
-							body := io.NopCloser(strings.NewReader(text))
-							if text == "" {
-								body = http.NoBody
-							}
-							return &http.Response{StatusCode: 200, Body: body, Request: r.WithContext(ctx)}, nil
-						})
-						for range depth {
-							base := tr
-							tr = &retrip.Transport{Policy: retrip.Policy{AttemptTimeout: time.Minute}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
-								return base.RoundTrip(r.WithContext(context.WithValue(r.Context(), key{}, 0)))
-							})}
-						}
-						callers, end := context.WithCancelCause(t.Context())
-						defer end(nil)
-						if timeout {
-							var cancel context.CancelFunc
-							callers, cancel = context.WithTimeoutCause(t.Context(), time.Second, mine)
-							defer cancel()
-						} else {
-							time.AfterFunc(time.Second, func() { end(mine) })
-						}
-						resp, got := play.Do(t, tr, play.MustRequest(t, "GET", "http://example.com/", nil).WithContext(callers))
-						assert.Equal(t, text, got)
-						ctx := resp.Request.Context()
-						assert.Equal(t, "the base's own", ctx.Value(key{}))
-						child, cancel := context.WithCancel(context.WithValue(ctx, key{}, 2))
-						defer cancel()
-						late, cancel := context.WithTimeoutCause(ctx, time.Hour, errors.New("later"))
-						defer cancel()
-						all := []context.Context{ctx, child, late}
-						for _, c := range all {
-							assert.NoError(t, c.Err())
-							assert.NoError(t, context.Cause(c))
-						}
-						called := make(chan error, 1)
-						context.AfterFunc(ctx, func() { called <- context.Cause(ctx) })
-						<-ctx.Done()
-						synctest.Wait()
-						for _, c := range all {
-							assert.Error(t, c.Err())
-							assert.Equal(t, mine, context.Cause(c))
-						}
-						assert.Equal(t, mine, <-called)
-						assert.NoError(t, context.Cause(context.WithoutCancel(ctx)))
-					})
+			play.Bubble(t, fmt.Sprint(name, depth), func(t *testing.T) {
+				var tr http.RoundTripper = testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+					ctx, cancel := derive(context.WithValue(r.Context(), key{}, "the base's own"))
+					t.Cleanup(cancel)
+					return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader("text")), Request: r.WithContext(ctx)}, nil
+				})
+				for range depth {
+					base := tr
+					tr = &retrip.Transport{Policy: retrip.Policy{AttemptTimeout: time.Minute}, Base: testenv.RoundTripper(func(r *http.Request) (*http.Response, error) {
+						return base.RoundTrip(r.WithContext(context.WithValue(r.Context(), key{}, 0)))
+					})}
 				}
-			}
+				callers, cancel := context.WithTimeoutCause(t.Context(), time.Second, mine)
+				defer cancel()
+				resp, got := play.Do(t, tr, play.MustRequest(t, "GET", "http://example.com/", nil).WithContext(callers))
+				assert.Equal(t, "text", got)
+				ctx := resp.Request.Context()
+				assert.Equal(t, "the base's own", ctx.Value(key{}))
+				child, cancel := context.WithCancel(context.WithValue(ctx, key{}, 2))
+				defer cancel()
+				late, cancel := context.WithTimeoutCause(ctx, time.Hour, others)
+				defer cancel()
+				all := []context.Context{ctx, child, late}
+				for _, c := range all {
+					assert.NoError(t, c.Err())
+					assert.NoError(t, context.Cause(c))
+				}
+				called := make(chan error, 1)
+				context.AfterFunc(ctx, func() { called <- context.Cause(ctx) })
+				<-ctx.Done()
+				synctest.Wait()
+				for _, c := range all {
+					assert.Error(t, c.Err())
+					assert.Equal(t, mine, context.Cause(c))
+				}
+				assert.Equal(t, mine, <-called)
+				assert.NoError(t, context.Cause(context.WithoutCancel(ctx)))
+			})
 		}
 	}
 }

@@ -4,14 +4,11 @@
 package body_test
 
 import (
-	"bufio"
 	"compress/gzip"
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -177,50 +174,6 @@ func TestDrain_NoBody(t *testing.T) {
 		assert.Equal(t, 503, resp.StatusCode)
 		assert.Equal(t, 4, base.Attempts())
 	}
-}
-
-// A base may read its responses with http.ReadResponse. Close of such a body
-// waits for a Read, and then reads the rest.
-//
-//retrip:promise P12
-func TestDrain_ReadResponse(t *testing.T) {
-	for name, head := range map[string]string{
-		"stalls":          "HTTP/1.1 503 X\r\nContent-Length: 100\r\n\r\nhalf",
-		"stalls, chunked": "HTTP/1.1 503 X\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
-	} {
-		t.Run(name, func(t *testing.T) {
-			// In real time: a goroutine that waits for a mutex stops virtual
-			// time.
-			t.Parallel()
-			ended := make(chan struct{})
-			base := play.Base(func(r *http.Request) (*http.Response, error) {
-				client, server := net.Pipe()
-				t.Cleanup(func() { client.Close(); server.Close() })
-				go func() { _, _ = io.WriteString(server, head) }()
-				return http.ReadResponse(bufio.NewReader(client), r)
-			}, play.Reply(200))
-			go func() {
-				defer close(ended)
-				testenv.Drop(t, &retrip.Transport{Base: base}, play.MustRequest(t, "GET", "http://example.com/", nil))
-			}()
-			select {
-			case <-ended:
-			case <-time.After(20 * time.Second):
-				t.Error("RoundTrip is held")
-			}
-		})
-	}
-	play.Bubble(t, "endless", func(t *testing.T) {
-		base := play.Base(func(r *http.Request) (*http.Response, error) {
-			head := strings.NewReader("HTTP/1.1 503 X\r\nContent-Length: 1000000000\r\n\r\n")
-			slow := testenv.Reader(func(p []byte) (int, error) { time.Sleep(time.Millisecond); return len(p), nil })
-			return http.ReadResponse(bufio.NewReader(io.MultiReader(head, slow)), r)
-		}, play.Reply(200))
-		start := time.Now()
-		play.Do(t, &retrip.Transport{Base: base, Policy: play.AtOnce}, play.Request(t, "GET", nil))
-		assert.LessOrEqual(t, time.Since(start), 100*time.Millisecond)
-		time.Sleep(time.Hour) // its Close goes on in a goroutine of its own
-	})
 }
 
 // ownBody is a body of a type that retrip doesn't know. It records how it was

@@ -214,25 +214,3 @@ func TestAheadSoon_Panic(t *testing.T) {
 		})
 	}
 }
-
-// Bytes that arrive one by one share a buffer.
-//
-//retrip:promise P15
-func TestAheadSoon_Memory(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		source := testenv.Reader(func(p []byte) (int, error) {
-			time.Sleep(100 * time.Microsecond)
-			p[0] = 'x'
-			return 1, nil
-		})
-		b := AheadSoon(&http.Response{Body: io.NopCloser(source), ContentLength: -1}, 64<<10, 100*time.Millisecond)
-		room := 0
-		for _, p := range b.ahead {
-			room += cap(p)
-		}
-		assert.Greater(t, b.n, int64(900))
-		assert.LessOrEqual(t, room, 2*firstBuffer)
-		assert.Equal(t, bytes.Repeat([]byte("x"), int(b.n)), b.Bytes(64<<10))
-		time.Sleep(time.Millisecond) // a Read that goes on ends
-	})
-}

@@ -4,7 +4,6 @@
 package fault_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -391,43 +390,5 @@ func TestProof_GracefulShutdown(t *testing.T) {
 			assert.ErrorContains(t, err, "GOAWAY")
 			assert.EqualValues(t, attempts, detached.Attempts())
 		})
-	}
-}
-
-// A proxy that refuses CONNECT chooses the text of the error. No such text is
-// proof, as that a derived attempt had no connection is, and none makes retrip resend at
-// once.
-//
-//retrip:promise P6
-func TestProof_TextsOfAProxy(t *testing.T) {
-	for _, cause := range []string{goAwayText, refusedText} {
-		for _, tt := range []struct {
-			method string
-			body   io.Reader
-			want   int32
-		}{
-			{"POST", strings.NewReader("x"), 1},
-			{"POST", play.Stream([]byte("x")), 4},
-			{"PUT", play.Stream([]byte("x")), 4},
-		} {
-			play.Bubble(t, fmt.Sprintf("%s/%s of a %T", cause, tt.method, tt.body), func(t *testing.T) {
-				text := retryBegin + cause + retryEnd
-				l := memhttp.Listen()
-				defer l.Close()
-				var asked atomic.Int32
-				go testenv.Accept(l, func(c net.Conn) {
-					if _, err := http.ReadRequest(bufio.NewReader(c)); err == nil {
-						asked.Add(1)
-						_, _ = io.WriteString(c, "HTTP/1.1 502 "+text+"\r\nContent-Length: 0\r\n\r\n")
-					}
-				})
-				base := &http.Transport{DialContext: l.Dial}
-				proxied(base, "http://proxy:1")
-				defer base.CloseIdleConnections()
-				_, err := (&retrip.Transport{Base: base, Policy: play.Steady}).RoundTrip(play.MustRequest(t, tt.method, "https://example.com/", tt.body))
-				assert.ErrorContains(t, err, text)
-				assert.Equal(t, tt.want, asked.Load())
-			})
-		}
 	}
 }

@@ -100,6 +100,16 @@ func TestHost_Quantile(t *testing.T) {
 	}
 }
 
+// A request that began before the delay was known counts as what it was.
+func TestHost_BeganInWarmup(t *testing.T) {
+	h, _ := ready(t)
+	h.RecordAnswer(rule, 20*ms, false)
+	assert.Greater(t, h.Delay(), 20*ms)
+	h, _ = ready(t)
+	h.RecordAnswer(rule, 19*ms, false)
+	assert.Less(t, h.Delay(), 20*ms)
+}
+
 // The delay stays within bounds however long latencies rise or fall, and so does the gap
 // between requests, whatever the clock.
 func TestHost_Bounds(t *testing.T) {
