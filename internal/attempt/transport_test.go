@@ -245,29 +245,3 @@ func TestAttempt_InterimResponseRefused(t *testing.T) {
 		}
 	}
 }
-
-// A base may send again after the hook's refusal. Only the last send counts.
-//
-//retrip:promise P8
-func TestAttempt_InterimResponseRefusedBefore(t *testing.T) {
-	play.Bubble(t, "", func(t *testing.T) {
-		s := memhttp.NewServer(t, memhttp.HTTP1, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/hint" {
-				w.WriteHeader(http.StatusEarlyHints)
-				return
-			}
-			memhttp.RequestConn(r).Reset()
-			panic(http.ErrAbortHandler)
-		}))
-		inner := s.Transport()
-		base := play.Keep(func(r *http.Request) (*http.Response, error) {
-			hint := r.Clone(r.Context())
-			hint.URL.Path, hint.Body, hint.ContentLength = "/hint", nil, 0
-			assert.Error(t, testenv.Try(inner, hint))
-			return inner.RoundTrip(r)
-		})
-		req, _ := interim(t, "GET", s.URL, errors.New("no hints, please"))
-		assert.Error(t, testenv.Try(&retrip.Transport{Base: base}, req))
-		assert.Equal(t, 4, base.Attempts())
-	})
-}

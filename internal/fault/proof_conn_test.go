@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptrace"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -25,43 +24,6 @@ import (
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 )
-
-// GetConn without GotConn is proof if the attempt observes both. A hook that
-// was never called is no proof. Nor is a dial error after GotConn.
-//
-//retrip:promise P6
-func TestProof_Hooks(t *testing.T) {
-	lost, dial := errors.New("lost"), &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
-	asks := func(got bool, err error) play.Step {
-		return func(r *http.Request) (*http.Response, error) {
-			if trace := httptrace.ContextClientTrace(r.Context()); trace != nil {
-				trace.GetConn("example.com:80")
-				if got {
-					trace.GotConn(httptrace.GotConnInfo{})
-				}
-			}
-			return nil, err
-		}
-	}
-	for _, tt := range []struct {
-		name    string
-		first   play.Step
-		timeout time.Duration
-		want    int
-	}{
-		{"asked for, not had", asks(false, lost), time.Minute, 2},
-		{"had", asks(true, lost), time.Minute, 1},
-		{"nobody listened", asks(false, lost), 0, 1},
-		{"had before the dial failed", asks(true, dial), time.Minute, 1},
-		{"not had before the dial failed", asks(false, dial), time.Minute, 2},
-	} {
-		play.Bubble(t, tt.name, func(t *testing.T) {
-			base := play.Base(tt.first, play.Reply(200))
-			_ = testenv.Try(&retrip.Transport{Base: base, Policy: timely(tt.timeout)}, play.Request(t, "POST", strings.NewReader("once")))
-			assert.Equal(t, tt.want, base.Attempts())
-		})
-	}
-}
 
 // A server reads a whole request and resets its stream, with every error code.
 // A request that isn't idempotent reaches the server as often as without

@@ -258,20 +258,11 @@ func TestRefused_NoRefusal(t *testing.T) {
 				return (&tls.Dialer{Config: config}).DialContext(ctx, network, hangingUp(t))
 			}
 		},
-		"the server hangs up, tls.Dialer": func(t *testing.T, base *http.Transport) {
-			proxied(base, "https://"+hangingUp(t))
-			base.DialTLSContext = (&tls.Dialer{Config: base.TLSClientConfig}).DialContext
-		},
 		"the dial function's own proxy": func(t *testing.T, base *http.Transport) {
 			base.DialTLSContext = failing(hangingUp(t), errors.New("the proxy is busy"))
 		},
 		"the dial function's own timeout": func(_ *testing.T, base *http.Transport) {
 			base.DialTLSContext = failing("", fmt.Errorf("handshake: %w", slowHandshake{}))
-		},
-		"the dial function's own limit": func(_ *testing.T, base *http.Transport) {
-			base.DialTLSContext = func(context.Context, string, string) (net.Conn, error) {
-				return nil, errors.New("too many connections")
-			}
 		},
 		"a connection of another package breaks": func(_ *testing.T, base *http.Transport) {
 			base.DialContext = hangsUp(new(atomic.Int32))
@@ -281,10 +272,6 @@ func TestRefused_NoRefusal(t *testing.T) {
 				c, err := net.Dial(network, addr)
 				return tunnel{c}, err
 			}
-		},
-		"CONNECT fails": func(t *testing.T, base *http.Transport) {
-			badGateway(t, base)
-			base.DialTLSContext = (&tls.Dialer{Config: base.TLSClientConfig}).DialContext
 		},
 		"CONNECT fails, net/http's handshake": badGateway,
 	} {

@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -19,66 +18,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// bubble runs f with the two ends of a connection in a bubble.
-func bubble(t *testing.T, f func(t *testing.T, client, server *Conn)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		l := Listen()
-		c, err := l.Dial(t.Context(), "tcp", "example.com:80")
-		require.NoError(t, err)
-		s, err := l.Accept()
-		require.NoError(t, err)
-		t.Cleanup(func() {
-			_ = c.Close()
-			_ = s.Close()
-			_ = l.Close()
-			assert.Zero(t, l.Open())
-		})
-		f(t, c.(*Conn), s.(*Conn))
-	})
-}
-
 func assertOpError(t *testing.T, err error, op string, want error) {
 	t.Helper()
 	var opErr *net.OpError
 	require.ErrorAs(t, err, &opErr)
 	assert.Equal(t, op, opErr.Op)
 	assert.ErrorIs(t, err, want)
-}
-
-// A frozen connection tells neither end anything about the other.
-func TestConn_Freeze(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(t *testing.T, client, server *Conn) {
-		_, err := server.Write([]byte("under way"))
-		require.NoError(t, err)
-		client.Freeze()
-		require.NoError(t, client.SetDeadline(time.Now().Add(time.Minute)))
-		_, err = client.Read(make([]byte, 1))
-		assertOpError(t, err, "read", os.ErrDeadlineExceeded)
-		require.NoError(t, client.SetDeadline(time.Now().Add(time.Minute)))
-		n, err := client.Write(make([]byte, bufferSize+1))
-		assertOpError(t, err, "write", os.ErrDeadlineExceeded)
-		assert.Equal(t, bufferSize, n)
-		require.NoError(t, client.SetDeadline(time.Time{}))
-
-		server.Reset()
-		done := make(chan error)
-		go func() {
-			_, err := client.Read(make([]byte, 1))
-			done <- err
-		}()
-		synctest.Wait()
-		select {
-		case err := <-done:
-			t.Errorf("the reader learnt of the reset: %v", err)
-		default:
-		}
-		require.NoError(t, client.Close())
-		assert.ErrorIs(t, <-done, net.ErrClosed)
-		_, err = client.Write([]byte("x"))
-		assertOpError(t, err, "write", net.ErrClosed)
-	})
 }
 
 func TestListener_Freeze(t *testing.T) {

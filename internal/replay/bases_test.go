@@ -156,6 +156,11 @@ func TestBases(t *testing.T) {
 		{name: "the caller goes while GetBody waits, after an error", body: "copies: one 1h | never",
 			base: "read:one aside lost", cancel: 20 * time.Millisecond, want: "connection reset", reason: retrip.ReasonCanceled, took: 20 * time.Millisecond},
 
+		// A server can't tell that a body without a length is cut.
+		{name: "a copy that ends earlier", body: "copies: onetwo | one", base: "rest:onetwo close 503 | short:one close lost", want: "connection reset"},
+		{name: "a copy that ends earlier than what was read", body: "copies: onetwo three | one", base: "read:onetwo close lost | short:one close lost", want: "connection reset"},
+		{name: "a copy in memory, which ends earlier", body: "copies: onetwo | in memory", base: "read:onetwo close lost", want: "ends earlier", reason: unfit},
+
 		// Whose fault it is.
 		{name: "a Read that Close ends fails, which is no fault", body: "copies, wakes: 1h | two", base: "reading close lost | rest:two close 200", want: "200"},
 		{name: "GetBody fails", body: "copies: one | none",
@@ -218,6 +223,9 @@ func (g *game) request(kind string, scripts []string) *http.Request {
 					return nil, nil
 				}
 				return nil, play.ErrDisk
+			case "in":
+				b.closed.Add(1)
+				return io.NopCloser(strings.NewReader("short")), nil
 			case "never":
 				g.t.Error("GetBody is asked for a body")
 			}
@@ -327,6 +335,10 @@ func (g *game) act(deed string) {
 		got, err := io.ReadAll(r.Body)
 		assert.Equal(t, arg, string(got))
 		assert.ErrorIs(t, err, play.ErrDisk)
+	case "short":
+		got, err := io.ReadAll(r.Body)
+		assert.Equal(t, arg, string(got))
+		assert.ErrorContains(t, err, "ends earlier")
 	case "empty":
 		n, err := r.Body.Read(nil)
 		assert.Zero(t, n)

@@ -24,7 +24,6 @@ import (
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
-	"github.com/retrip/retrip/internal/testenv"
 )
 
 // lone is a reader that two must not use at once.
@@ -213,44 +212,6 @@ func TestCopies_Trailers(t *testing.T) {
 				resp, _ := play.Do(t, &retrip.Transport{Base: s.Transport(), Policy: play.AtOnce}, req)
 				assert.Equal(t, 200, resp.StatusCode)
 				assert.EqualValues(t, 2, seen.Load())
-				play.LetPass(time.Minute)
-			})
-		}
-	}
-}
-
-// Without a length, a server can't tell that a body is cut. One that ends before as many bytes
-// as an attempt has read is.
-//
-//retrip:promise P7
-func TestCopies_EndsEarlier(t *testing.T) {
-	for kind, get := range map[string]func(one io.ReadCloser) io.ReadCloser{
-		"in memory":                        func(io.ReadCloser) io.ReadCloser { return io.NopCloser(strings.NewReader("short")) },
-		"no body":                          func(io.ReadCloser) io.ReadCloser { return http.NoBody },
-		"a stream":                         func(io.ReadCloser) io.ReadCloser { return io.NopCloser(play.Stream([]byte("short"))) },
-		"not rewound, in another wrapping": func(one io.ReadCloser) io.ReadCloser { return &wrapper{one} },
-	} {
-		for _, proto := range []memhttp.Proto{memhttp.HTTP1, memhttp.HTTP2} {
-			play.Bubble(t, fmt.Sprint(kind, "/", proto), func(t *testing.T) {
-				first := true
-				s := memhttp.NewServer(t, proto, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-					if first {
-						first = false
-						_, _ = io.ReadFull(r.Body, make([]byte, 40_000))
-						panic(http.ErrAbortHandler)
-					}
-					got, err := io.ReadAll(r.Body)
-					assert.Error(t, err, "got %d bytes", len(got))
-				}))
-				payload := bytes.NewReader(play.Pattern(60_000))
-				one := wrapper{io.NopCloser(testenv.Reader(func(p []byte) (int, error) {
-					time.Sleep(time.Millisecond) // the end comes after the abort
-					return payload.Read(p[:min(len(p), 3000)])
-				}))}
-				req := play.MustRequest(t, "PUT", s.URL, one)
-				req.GetBody = func() (io.ReadCloser, error) { return get(one), nil }
-				_, err := (&retrip.Transport{Base: s.Transport(), Policy: play.Steady}).RoundTrip(req)
-				assert.ErrorContains(t, err, "ends earlier")
 				play.LetPass(time.Minute)
 			})
 		}

@@ -292,21 +292,3 @@ func TestReplay_CopyOfALongerBody(t *testing.T) {
 		assert.ErrorIs(t, err, errNotKept)
 	}
 }
-
-// If a body ends early, its copies need no Close either.
-func TestReplay_CopyOfAShorterBody(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, body := openCounted(t, make([]byte, 5), 10, false)
-		main := r.Reader()
-		for range 2 {
-			again := copyOf(t, r)
-			take(t, again, 5)
-			yieldsNothing(t, again, io.EOF)
-		}
-		assert.True(t, r.AtFault())
-		r.Seal(Answered)
-		assert.EqualValues(t, 1, body.closed.Load(), "it has ended")
-		require.NoError(t, main.Close())
-		assert.EqualValues(t, 1, body.closed.Load())
-	})
-}

@@ -137,31 +137,3 @@ func TestAccept_ByDate(t *testing.T) {
 		}
 	}
 }
-
-// A cache that stores blocks responds from the start of the block of the first
-// byte that is asked for, whichever validator the request names.
-//
-//retrip:promise P20
-func TestAccept_Blocks(t *testing.T) {
-	const total = 1 << 20
-	for line, r := range map[string]Representation{
-		"Last-Modified: " + changed: {date: changed, Last: total - 1, total: total},
-		`ETag: "a"`:                 {etag: `"a"`, Last: total - 1, total: total},
-	} {
-		accept := func(at, first int64) (Landing, Refusal) {
-			return r.Accept(fielded(206, line, fmt.Sprint("Content-Length: ", total-first), fmt.Sprintf("Content-Range: bytes %d-%d/%d", first, total-1, total)), at)
-		}
-		for at := int64(0); at < total; at += 509 {
-			asked := at - r.Repeats(at)
-			for block := int64(1); block <= 64<<10; block *= 2 {
-				first := asked / block * block
-				l, refusal := accept(at, first)
-				require.Equal(t, Landing{Skip: at - first, Until: total}, l, "%s: %s at %d from %d", refusal, line, at, first)
-			}
-			if first := asked - 64<<10 - 1; first >= 0 {
-				_, refusal := accept(at, first)
-				require.Equal(t, Refusal(RefusedContentRange), refusal, "%s at %d from %d", line, at, first)
-			}
-		}
-	}
-}

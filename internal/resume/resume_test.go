@@ -169,6 +169,7 @@ func TestAccept(t *testing.T) {
 		"exact":            {part(mib, end, all), Landing{Until: 4 * mib}},
 		"shorter":          {part(mib, 2*mib-1, all), Landing{Until: 2 * mib}},
 		"unknown total":    {part(mib, end, "*"), Landing{Until: 4 * mib}},
+		"of a block":       {part(mib-64<<10, end, all), Landing{Skip: 64 << 10, Until: 4 * mib}}, // as caches store them
 		"unit in capitals": {fielded(206, tag, length, "Content-Range: Bytes 1048576-4194303/*"), Landing{Until: 4 * mib}},
 		"whole":            {fielded(200, tag, "Content-Length: 4194304"), Landing{Skip: mib, Until: 4 * mib, Whole: true}},
 	} {
@@ -179,8 +180,9 @@ func TestAccept(t *testing.T) {
 	for refusal, resps := range map[Refusal][]*http.Response{
 		"content_range": {
 			part(mib+1, end, all),
-			part(mib-10, mib-1, all), // ends before it begins to help
-			part(mib, end+1, "*"),    // beyond the end
+			part(mib-64<<10-1, end, all), // of a block that is too long
+			part(mib-10, mib-1, all),     // ends before it begins to help
+			part(mib, end+1, "*"),        // beyond the end
 			part(mib, end+1, all),
 			part(mib, end, all, span), // two of them
 			fielded(206, tag, "Content-Length: 0", span),
