@@ -5,13 +5,11 @@ package shed_test
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,34 +68,48 @@ func TestStream_Events(t *testing.T) {
 	})
 }
 
-// However many streams there are, and whatever their clients accept, the others are
-// served.
-func TestStream_Many(t *testing.T) {
+// A response makes room as soon as it proves to be a stream or a tunnel, whatever its client accepts. No
+// other does.
+func TestStream_Kinds(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{"Text/Event-Stream; charset=utf-8", "application/x-ndjson", "application/grpc+proto", "multipart/mixed; boundary=-"} {
-		for _, accept := range []string{"", "*/*", "application/json"} {
-			synctest.Test(t, func(t *testing.T) {
-				end := make(chan struct{})
-				h := &shed.Handler{Limit: 17, QueueTime: retrip.Off, HoldTime: retrip.Off, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					if r.URL.Path == "/stream" {
-						w.Header().Set("Content-Type", kind)
-						w.WriteHeader(http.StatusOK)
-						<-end
-					}
-				})}
-				var streams sync.WaitGroup
-				for range 300 {
-					streams.Go(func() { assert.Equal(t, 200, direct(h, "/stream", "Accept: "+accept).status) })
-					synctest.Wait()
+	const events = "text/event-stream"
+	for name, tt := range map[string]struct {
+		method, kind string
+		status       int
+		begins       func(w http.ResponseWriter) // before the status
+		frees        bool
+	}{
+		"events":               {"GET", "Text/Event-Stream; charset=utf-8", 200, nil, true},
+		"JSON lines":           {"GET", "application/x-ndjson", 200, nil, true},
+		"gRPC":                 {"POST", "application/grpc+proto", 200, nil, true},
+		"parts":                {"GET", "multipart/mixed; boundary=-", 200, nil, true},
+		"JSON":                 {"GET", "application/json", 200, nil, false},
+		"an interim response":  {"GET", events, http.StatusEarlyHints, nil, false},
+		"another protocol":     {"GET", "", http.StatusSwitchingProtocols, nil, true},
+		"a tunnel":             {"CONNECT", "", 200, nil, true},
+		"a refused tunnel":     {"CONNECT", "", 405, nil, false},
+		"said after a Write":   {"GET", events, 200, func(w http.ResponseWriter) { _, _ = io.WriteString(w, "{}") }, false},
+		"said after ReadFrom":  {"GET", events, 200, func(w http.ResponseWriter) { _, _ = w.(io.ReaderFrom).ReadFrom(strings.NewReader("{}")) }, false},
+		"said after a Flush":   {"GET", events, 200, func(w http.ResponseWriter) { w.(http.Flusher).Flush() }, false},
+		"said after a refusal": {"GET", events, 200, func(w http.ResponseWriter) { w.WriteHeader(404) }, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			end := make(chan struct{})
+			h := &shed.Handler{Limit: 1, QueueTime: retrip.Off, HoldTime: retrip.Off, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if tt.begins != nil {
+					tt.begins(w)
 				}
-				for range 20 {
-					assert.Equal(t, 200, direct(h, "/").status, kind)
-				}
-				close(end)
-				streams.Wait()
-				assertIdle(t, h)
-			})
-		}
+				w.Header().Set("Content-Type", tt.kind)
+				w.WriteHeader(tt.status)
+				<-end
+			})}
+			go h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(tt.method, "http://example.com/", nil))
+			synctest.Wait()
+			assert.Equal(t, tt.frees, counted(t, h)["running_requests"] == 0, name)
+			close(end)
+			synctest.Wait()
+			assertIdle(t, h)
+		})
 	}
 }
 
@@ -162,32 +174,6 @@ func TestResponse_TooLarge(t *testing.T) {
 	})
 }
 
-// A request whose response isn't a stream keeps its place, whatever it asks for.
-func TestStream_NotOne(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		h := &shed.Handler{Limit: 1, QueueTime: retrip.Off, HoldTime: retrip.Off, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(http.StatusEarlyHints)
-			n, err := w.(io.ReaderFrom).ReadFrom(strings.NewReader("{}"))
-			assert.NoError(t, err)
-			assert.EqualValues(t, 2, n)
-			http.NewResponseController(w).Flush()
-			w.Header().Set("Content-Type", "text/event-stream") // too late
-			_, _ = io.WriteString(w, "\n")
-			time.Sleep(time.Second)
-		})}
-		s := newSite(t, memhttp.HTTP1, h)
-		for _, header := range []string{"Accept: text/event-stream", "Upgrade: websocket"} {
-			running := s.getting("", header)
-			assert.Equal(t, 503, s.get("", header).status)
-			a := <-running
-			assert.Equal(t, "{}\n", a.body)
-			assert.Equal(t, 200, a.status)
-		}
-	})
-}
-
 // A hijacked connection makes room at once; its handler may return.
 func TestStream_Hijack(t *testing.T) {
 	t.Parallel()
@@ -237,33 +223,6 @@ func TestStream_Hijack(t *testing.T) {
 			conn.Close()
 		})
 	}
-}
-
-func TestStream_Connect(t *testing.T) {
-	t.Parallel()
-	each(t, func(t *testing.T, proto memhttp.Proto) {
-		end := make(chan struct{})
-		h := &shed.Handler{Limit: 1, QueueTime: retrip.Off, HoldTime: retrip.Off, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.Method == http.MethodConnect {
-				w.WriteHeader(http.StatusOK)
-				http.NewResponseController(w).Flush()
-				<-end
-			}
-		})}
-		s := newSite(t, proto, h)
-		// net/http's HTTP/1 client continues after a CONNECT as after an
-		// upgrade.
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		done := make(chan answered, 1)
-		go func() { done <- do(ctx, s.base, http.MethodConnect, s.URL, nil) }()
-		synctest.Wait()
-		assert.Zero(t, counted(t, h)["running_requests"])
-		assert.Equal(t, 200, s.get("").status)
-		close(end)
-		cancel()
-		<-done
-	})
 }
 
 // A goroutine that wrongly keeps the ResponseWriter after its handler has
