@@ -13,7 +13,6 @@ import (
 	"os"
 	"regexp"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -353,33 +352,6 @@ func TestHandler_BackgroundWork(t *testing.T) {
 		assert.Equal(t, own, outgoing(kept))
 		assert.Equal(t, own, outgoing(retrip.WithPolicy(kept, timeout)))
 		assert.Equal(t, []string{"", "2", "3"}, outgoing(retrip.WithPolicy(kept, retrip.Policy{MaxAttempts: 3})))
-	})
-}
-
-// At ten times its capacity of 400 per second, the server still serves its capacity.
-func TestHandler_Overload(t *testing.T) {
-	t.Parallel()
-	each(t, func(t *testing.T, proto memhttp.Proto) {
-		const workers, rate = 4, 4000
-		h := &shed.Handler{Handler: sleeping, Limit: workers}
-		s := newSite(t, proto, h)
-		s.base.MaxIdleConnsPerHost = 10_000
-		rt := &retrip.Transport{Base: s.base, Policy: retrip.Policy{AttemptTimeout: 300 * ms, RetryHeader: "Retry-Attempt"}}
-		var good atomic.Int64
-		var wg sync.WaitGroup
-		start := time.Now()
-		for range testenv.Size(1000, rate) {
-			time.Sleep(time.Second / rate)
-			wg.Go(func() {
-				if do(t.Context(), rt, "GET", s.URL+"/10ms", nil).status == 204 {
-					good.Add(1)
-				}
-			})
-		}
-		took := time.Since(start).Seconds()
-		wg.Wait()
-		assert.GreaterOrEqual(t, float64(good.Load()), 0.9*100*workers*took)
-		assertIdle(t, h)
 	})
 }
 

@@ -51,6 +51,14 @@ func TestFresh(t *testing.T) {
 		{"another scheme is registered", play.Protos, func(w *freshWorld) {
 			w.base.RegisterProtocol("file", http.NewFileTransport(http.Dir(".")))
 		}, frozenAgain},
+		{"the TLS sessions of the base", []memhttp.Proto{memhttp.HTTP2}, func(w *freshWorld) {
+			answers := 0
+			w.base.TLSClientConfig.ClientSessionCache = tls.NewLRUClientSessionCache(0)
+			w.handle = func(_ http.ResponseWriter, r *http.Request) {
+				answers++
+				assert.Equal(w.t, answers > 1, r.TLS.DidResume)
+			}
+		}, "warm freeze get attempts:2 dials:2"},
 		// The spare may exceed it by one over HTTP/2.
 		{"MaxConnsPerHost", play.Protos, func(w *freshWorld) { w.base.MaxConnsPerHost = 1 }, frozenAgain},
 
@@ -242,20 +250,6 @@ func registerHTTPS(w *freshWorld) {
 	other := w.server.Transport()
 	w.base.Protocols, w.base.TLSNextProto = nil, map[string]func(string, *tls.Conn) http.RoundTripper{}
 	w.base.RegisterProtocol("https", other)
-}
-
-// The spare uses the TLS sessions of the base.
-func TestFresh_KeepsSessions(t *testing.T) {
-	eachFresh(t, "", []memhttp.Proto{memhttp.HTTP2}, func(w *freshWorld) {
-		resumed := false
-		w.handle = func(_ http.ResponseWriter, r *http.Request) { resumed = r.TLS.DidResume }
-		w.base.TLSClientConfig.ClientSessionCache = tls.NewLRUClientSessionCache(0)
-		w.warm()
-		require.False(w.t, resumed)
-		w.server.Listener.Freeze()
-		w.succeeds(2)
-		assert.True(w.t, resumed)
-	})
 }
 
 // A pool may hold more dead connections than a request has attempts. The third
