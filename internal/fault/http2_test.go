@@ -46,6 +46,7 @@ func TestHTTP2(t *testing.T) {
 		{"GOAWAY below the stream", func(w *play.H2Writer, _ uint32) { w.GoAway(0, no) }, true, true, 0},
 		{"GOAWAY that takes the stream in", goAway(no), true, false, time.Second},
 		{"CANCEL", reset(cancel), true, false, time.Second},
+		{"INTERNAL_ERROR", reset(2), true, false, time.Second},
 		{"ENHANCE_YOUR_CALM", reset(calm), true, false, 7 * time.Second},
 		{"GOAWAY ENHANCE_YOUR_CALM", goAway(calm), true, false, 7 * time.Second},
 		{"GOAWAY at first ENHANCE_YOUR_CALM", atFirst(calm), true, false, 7 * time.Second}, // net/http's error has only a text

@@ -143,8 +143,7 @@ func hasCode(err error, name, idField, codeField string, want uint64) bool {
 // net/http returns these errors instead of resending a request that has no GetBody. They
 // contain the cause only as text, so only the text tells a REFUSED_STREAM, which proves
 // that the request was not processed, from a PROTOCOL_ERROR, which proves nothing.
-// TestProof_HTTP2CodesAfterAFullRead and TestProof_GracefulShutdown fail if net/http
-// changes these texts.
+// TestHTTP2 and TestProof_GracefulShutdown fail if net/http changes these texts.
 const (
 	cannotRetryBegin = "http2: Transport: cannot retry err ["
 	cannotRetryEnd   = "] after Request.Body was written; define Request.GetBody to avoid this error"

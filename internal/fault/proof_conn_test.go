@@ -25,59 +25,6 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-// A server reads a whole request and resets its stream, with every error code.
-// A request that isn't idempotent reaches the server as often as without
-// retrip, unless the code says that it was not processed.
-//
-//retrip:promise P6
-func TestProof_HTTP2CodesAfterAFullRead(t *testing.T) {
-	const most = 50 // number of sends that the server resets
-	const refusedStream = 7
-	for code := range uint32(0xe) {
-		for kind, body := range kinds {
-			for _, timeout := range []time.Duration{0, 24 * time.Hour} {
-				play.Bubble(t, fmt.Sprintf("code %#x/body %s/timeout %v", code, kind, timeout), func(t *testing.T) {
-					arrivals := func(wrap func(http.RoundTripper) http.RoundTripper) int32 {
-						var seen atomic.Int32
-						base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, stream uint32) {
-							if seen.Add(1) > most {
-								w.OK(stream)
-								return
-							}
-							w.Reset(stream, code)
-						})
-						req := play.MustRequest(t, "POST", "http://example.com/", body())
-						if kind != "none" {
-							req.ContentLength = 7
-						}
-						_ = testenv.Try(wrap(base), req)
-						return seen.Load()
-					}
-					bare := arrivals(func(base http.RoundTripper) http.RoundTripper { return base })
-					ours := arrivals(func(base http.RoundTripper) http.RoundTripper {
-						return &retrip.Transport{Base: base, Policy: timely(timeout)}
-					})
-					switch {
-					case kind == "stream" || kind == "section":
-						require.EqualValues(t, 1, bare, "net/http can't send it again")
-						if code == refusedStream {
-							assert.EqualValues(t, 4, ours)
-						} else {
-							assert.EqualValues(t, 1, ours)
-						}
-					case timeout > 0:
-						assert.LessOrEqual(t, ours, min(bare, 10), "bounded by the attempt")
-					case code == refusedStream:
-						assert.LessOrEqual(t, ours, 4*bare)
-					default:
-						assert.Equal(t, bare, ours)
-					}
-				})
-			}
-		}
-	}
-}
-
 // Without a connection, nothing was sent. Derived attempts know that, whatever the error;
 // of a plain one, the error must say so.
 //
