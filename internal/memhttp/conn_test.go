@@ -4,11 +4,8 @@
 package memhttp
 
 import (
-	"errors"
-	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -77,48 +74,6 @@ func TestListener_Refuses(t *testing.T) {
 		assert.Equal(t, []int{1, 1}, []int{l.Dials(), l.Open()})
 		require.NoError(t, queued.Close())
 		assert.Equal(t, []int{1, 0}, []int{l.Dials(), l.Open()})
-	})
-}
-
-// eachProto runs f in a bubble, once per protocol.
-func eachProto(t *testing.T, f func(t *testing.T, proto Proto)) {
-	t.Helper()
-	for _, proto := range []Proto{HTTP1, HTTPS, HTTP2, H2C} {
-		t.Run(proto.String(), func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) { f(t, proto) })
-		})
-	}
-}
-
-func TestRequestConn_Reset(t *testing.T) {
-	t.Parallel()
-	assert.Nil(t, RequestConn(httptest.NewRequest(http.MethodGet, "/", nil)), "of another server")
-	eachProto(t, func(t *testing.T, proto Proto) {
-		s := NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/half" {
-				_, _ = io.WriteString(w, "half")
-				assert.NoError(t, http.NewResponseController(w).Flush())
-				synctest.Wait() // the writer of an HTTP/2 connection is another goroutine
-			}
-			RequestConn(r).Reset()
-			panic(http.ErrAbortHandler)
-		}))
-		c := &http.Client{Transport: s.Transport()}
-		_, err := c.Get(s.URL)
-		if proto == HTTP1 || proto == HTTPS {
-			assert.ErrorIs(t, err, syscall.ECONNRESET)
-		} else {
-			// The writer of an HTTP/2 connection may hear of the reset first.
-			assert.Condition(t, func() bool { return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.ErrUnexpectedEOF) }, "%v", err)
-		}
-
-		resp, err := c.Get(s.URL + "/half")
-		require.NoError(t, err)
-		body, err := io.ReadAll(resp.Body)
-		assert.ErrorIs(t, err, syscall.ECONNRESET)
-		assert.Equal(t, "half", string(body))
-		require.NoError(t, resp.Body.Close())
 	})
 }
 

@@ -111,6 +111,10 @@ func TestFresh(t *testing.T) {
 			})
 		}), "warm get attempts:2 dials:1"},
 
+		// If others get responses, the base's connection works: a retry that begins later, or that waits, needs no other.
+		{"others are answered before the retry", bothHTTP2, lateOnce(dialsIn(2 * time.Second)), "warm mark go 1.05s go join took:1.1s 1m dials:1"},
+		{"others are answered while the retry waits", bothHTTP2, lateOnce(dialsIn(2 * time.Second)), "warm mark go 1.2s go join took:1.2s 1m dials:2"},
+
 		// Only the wait for the spare's connection ends, after a third of the attempt, not that for its answer.
 		{"the spare answers late", bothHTTP2, func(w *freshWorld) {
 			w.handle = func(http.ResponseWriter, *http.Request) { time.Sleep(900 * time.Millisecond) }

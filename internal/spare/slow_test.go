@@ -66,32 +66,6 @@ func TestSlow_HangingDial(t *testing.T) {
 	})
 }
 
-// If other responses arrive over HTTP/2, the connection works, and a retry needs
-// no other: neither one that begins later, nor one that already waits.
-//
-//retrip:promise P11
-func TestSlow_BaseAnswers(t *testing.T) {
-	const retry = 1100 * time.Millisecond // when it begins
-	for _, dial := range []time.Duration{300 * time.Millisecond, time.Hour} {
-		for _, others := range []time.Duration{retry - 50*time.Millisecond, retry + 100*time.Millisecond} {
-			eachFresh(t, fmt.Sprintf("dial %v/others after %v", dial, others), bothHTTP2, func(w *freshWorld) {
-				w.lateFirst()
-				w.warm()
-				dials := w.slowDials(dial)
-				time.AfterFunc(others, w.mustGet)
-				began := time.Now()
-				require.NoError(w.t, w.send(w.transport, w.request(http.MethodGet, "/late")))
-				assert.Equal(w.t, max(others, retry), time.Since(began))
-				if others < retry {
-					assert.Zero(w.t, dials.Load())
-				}
-				time.Sleep(2 * time.Hour) // the dial ends, and the spare goes by itself
-				w.base.CloseIdleConnections()
-			})
-		}
-	}
-}
-
 // A response of the base speaks for its connection only until the next attempt over
 // it times out.
 //
