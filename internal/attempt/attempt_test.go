@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -224,6 +225,28 @@ func TestAttempt_SendsAfterTheWholeResponse(t *testing.T) {
 		assert.NoError(t, a.Err())
 		require.NoError(t, resp.Body.Close())
 		assert.Equal(t, context.Canceled, context.Cause(a))
+	}
+}
+
+// A body that net/http can't send twice has moved from a connection that couldn't take it:
+// only the last send may have been processed.
+//
+//retrip:promise P6
+func TestAttempt_Moved(t *testing.T) {
+	for again, want := range map[bool]int{false: 1, true: 2} {
+		a := begin(t, t.Context(), time.Hour, 0)
+		a.Req.Body = io.NopCloser(iotest.OneByteReader(strings.NewReader("upload")))
+		if again {
+			a.Req.GetBody = func() (io.ReadCloser, error) { return http.NoBody, nil }
+		}
+		_, err := a.Use(testenv.RoundTripper(func(*http.Request) (*http.Response, error) {
+			tracedSends(a, 2)
+			return nil, io.EOF
+		}), true, &a.Req)
+		assert.Equal(t, io.EOF, err)
+		assert.Equal(t, want, a.Processable())
+		assert.Equal(t, !again, a.MayUseAgain())
+		a.Abandon()
 	}
 }
 
