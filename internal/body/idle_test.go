@@ -84,6 +84,7 @@ func TestWatched_Ends(t *testing.T) {
 			assert.Equal(t, stalled, w.stalls.(*stalls).n.Load())
 		}
 		read(errReset, 0)
+		assert.Nil(t, w.alarm, "left behind")
 		w.Ring(&alarm.Alarm{})
 		read(io.EOF, 1)
 		read(errStalled, 1)
