@@ -392,6 +392,22 @@ func TestHandler_HoldTimeEndsAWait(t *testing.T) {
 	})
 }
 
+// A body of which only the beginning was read during the wait arrives whole.
+func TestHandler_LongBody(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, proto memhttp.Proto) {
+		s := newSite(t, proto, &shed.Handler{Limit: 1, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			n, _ := io.Copy(io.Discard, r.Body)
+			time.Sleep(50 * ms)
+			_, _ = fmt.Fprint(w, n)
+		})})
+		running := s.getting("")
+		a := do(t.Context(), s.base, "POST", s.URL, io.MultiReader(strings.NewReader(strings.Repeat("x", 100_000))))
+		assert.Equal(t, "100000", a.body)
+		assert.Equal(t, "0", (<-running).body)
+	})
+}
+
 // A request whose client goes while it waits is never served, if its body has
 // arrived.
 func TestHandler_ServesNobody(t *testing.T) {

@@ -25,6 +25,31 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
+// net/http can send http.NoBody again without a GetBody, and in Go 1.26 does so after a
+// PROTOCOL_ERROR, which proves nothing. A later send that was refused doesn't
+// prove that the first one was.
+//
+//retrip:promise P6
+func TestProof_ResentWithoutBody(t *testing.T) {
+	for _, timeout := range []time.Duration{0, time.Hour} {
+		play.Bubble(t, fmt.Sprint("timeout ", timeout), func(t *testing.T) {
+			var seen atomic.Int32
+			base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, stream uint32) {
+				if seen.Add(1) == 1 {
+					w.Reset(stream, 1) // PROTOCOL_ERROR
+					return
+				}
+				w.Reset(stream, 7) // REFUSED_STREAM
+			})
+			req, done := traced(t, play.MustRequest(t, "POST", "http://example.com/", nil))
+			req.Body = http.NoBody
+			assert.Error(t, testenv.Try(&retrip.Transport{Base: base, Policy: timely(timeout)}, req))
+			assert.Equal(t, 1, done.Attempt)
+			assert.Equal(t, testenv.Go126, seen.Load() > 2)
+		})
+	}
+}
+
 // Without a connection, nothing was sent. Derived attempts know that, whatever the error;
 // of a plain one, the error must say so.
 //
