@@ -174,22 +174,26 @@ func TestBases(t *testing.T) {
 		kinds, words, _ := strings.Cut(row.body, ": ")
 		kinds, how, _ := strings.Cut(kinds, ", ")
 		for kind := range strings.SplitSeq(kinds, "/") {
-			play.Bubble(t, row.name+"/"+kind, func(t *testing.T) {
-				g := &game{t: t, row: row, how: how}
-				g.run(kind, strings.Split(words, " | "))
-			})
+			for _, timeout := range []time.Duration{0, 24 * time.Hour} {
+				play.Bubble(t, fmt.Sprintf("%s/%s/%v", row.name, kind, timeout), func(t *testing.T) {
+					g := &game{t: t, row: row, how: how, timeout: timeout}
+					g.run(kind, strings.Split(words, " | "))
+				})
+			}
 		}
 	}
 }
 
 // game is a row that is played.
 type game struct {
-	t     *testing.T
-	row   baseRow
-	how   string // of Close
-	made  []*callers
-	base  *play.Script
-	aside atomic.Int32 // Reads in goroutines of the base, in progress
+	t   *testing.T
+	row baseRow
+	how string // of Close
+
+	timeout time.Duration // of each attempt
+	made    []*callers
+	base    *play.Script
+	aside   atomic.Int32 // Reads in goroutines of the base, in progress
 }
 
 // body returns the next of the caller's bodies.
@@ -252,7 +256,7 @@ func (g *game) run(kind string, scripts []string) {
 		})
 	}
 	var done retrip.Event
-	p := play.With(func(p *retrip.Policy) { p.MaxReplayBody = g.row.kept })
+	p := play.With(func(p *retrip.Policy) { p.MaxReplayBody, p.AttemptTimeout = g.row.kept, g.timeout })
 	tr := &retrip.Transport{Base: g.base, Policy: p, Trace: &retrip.Trace{Done: func(e retrip.Event) { done = e }}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
