@@ -313,6 +313,11 @@ func TestProof_GracefulShutdown(t *testing.T) {
 			assert.ErrorContains(t, err, "GOAWAY", "the cause, not an error of retrip's own")
 			assert.Equal(t, retrip.ReasonBodyNotReplayable, done.Reason)
 		})
+		play.Bubble(t, method+" in a single attempt", func(t *testing.T) {
+			_, _, seen, err := send(t, 1000, retrip.Policy{MaxAttempts: 1})
+			assert.ErrorContains(t, err, "GOAWAY")
+			assert.EqualValues(t, 1, seen.Load())
+		})
 		// If the connections of a base can't be observed, the base is used once per attempt.
 		play.Bubble(t, method+" unseen", func(t *testing.T) {
 			base, _ := play.H2Server(t, func(w *play.H2Writer, _ int, _ uint32) { goesAway(w) })

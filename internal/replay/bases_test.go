@@ -256,7 +256,12 @@ func (g *game) run(kind string, scripts []string) {
 		})
 	}
 	var done retrip.Event
-	p := play.With(func(p *retrip.Policy) { p.MaxReplayBody, p.AttemptTimeout = g.row.kept, g.timeout })
+	p := play.With(func(p *retrip.Policy) {
+		p.MaxReplayBody, p.AttemptTimeout = g.row.kept, g.timeout
+		if g.timeout > 0 {
+			p.WholeBody = 1000
+		}
+	})
 	tr := &retrip.Transport{Base: g.base, Policy: p, Trace: &retrip.Trace{Done: func(e retrip.Event) { done = e }}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
