@@ -22,7 +22,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -363,10 +362,10 @@ func (s *state) beginCheck(r *http.Request) bool {
 // a request as a retry has a reason to.
 func attemptOf(values []string) int {
 	attempt := 1
-	for _, value := range values {
+	for value := range syntax.Members(values) {
 		// Clients may send any number; it is capped because the number is
 		// passed on and incremented.
-		if n, err := strconv.ParseUint(strings.Trim(value, " \t"), 10, 64); err == nil || n == math.MaxUint64 {
+		if n, err := strconv.ParseUint(value, 10, 64); err == nil || n == math.MaxUint64 {
 			attempt = max(attempt, int(min(n, maxAttempt)))
 		}
 	}
@@ -379,8 +378,8 @@ const maxAttempt = 1_000_000
 // longest duration if they hold none. Of several values the shortest counts.
 func deadlineOf(values []string) time.Duration {
 	left := time.Duration(math.MaxInt64)
-	for _, value := range values {
-		ms, err := strconv.ParseFloat(strings.Trim(value, " \t"), 64)
+	for value := range syntax.Members(values) {
+		ms, err := strconv.ParseFloat(value, 64)
 		switch {
 		case err != nil || math.IsNaN(ms) || ms > math.MaxInt64/float64(time.Millisecond)/2:
 		case ms <= 0:

@@ -136,7 +136,7 @@ func TestHeaders(t *testing.T) {
 	}{
 		{nil, 1}, {[]string{"1"}, 1}, {[]string{"2"}, 2}, {[]string{" 3 "}, 3}, {[]string{"0"}, 1}, {[]string{"-3"}, 1}, {[]string{""}, 1},
 		{[]string{"two"}, 1}, {[]string{"1", "4", "2"}, 4}, {[]string{"999999"}, 999999}, {[]string{"1000001"}, maxAttempt},
-		{[]string{"99999999999999999999999999"}, maxAttempt}, {[]string{"2.5"}, 1},
+		{[]string{"99999999999999999999999999"}, maxAttempt}, {[]string{"2.5"}, 1}, {[]string{"2, 3"}, 3}, {[]string{",1 ,\t4"}, 4},
 	} {
 		assert.Equal(t, tt.want, attemptOf(tt.values), "%q", tt.values)
 	}
@@ -146,7 +146,7 @@ func TestHeaders(t *testing.T) {
 	}{
 		{nil, forever}, {[]string{"1500"}, 1500 * ms}, {[]string{"0.5"}, 500 * time.Microsecond}, {[]string{"0"}, 0}, {[]string{"-7"}, 0},
 		{[]string{"soon"}, forever}, {[]string{""}, forever}, {[]string{"NaN"}, forever}, {[]string{"+Inf"}, forever}, {[]string{"-Inf"}, 0},
-		{[]string{"1e300"}, forever}, {[]string{"90", "80", "x"}, 80 * ms}, {[]string{"9e15"}, forever},
+		{[]string{"1e300"}, forever}, {[]string{"90", "80", "x"}, 80 * ms}, {[]string{"9e15"}, forever}, {[]string{"90, 0"}, 0},
 	} {
 		assert.Equal(t, tt.want, deadlineOf(tt.values), "%q", tt.values)
 	}

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/retrip/retrip/internal/syntax"
 )
 
 // Dialect is what servers of one kind say, besides Retry-After, about when to
@@ -123,11 +125,11 @@ func (f *Field) read(status int, h http.Header, now time.Time) (wait time.Durati
 // shouldRetry reads the verdict of OpenAI, Anthropic and Stripe.
 func shouldRetry(_ int, h http.Header) Advice {
 	for _, name := range []string{"X-Should-Retry", "Stripe-Should-Retry"} {
-		switch strings.ToLower(h.Get(name)) {
-		case "true":
-			return Retry
-		case "false":
+		switch {
+		case syntax.Says(h[name], "false"):
 			return Stop
+		case syntax.Says(h[name], "true"):
+			return Retry
 		}
 	}
 	return Silent
@@ -135,7 +137,7 @@ func shouldRetry(_ int, h http.Header) Advice {
 
 // discordGlobal tells the limit of all routes from that of one.
 func discordGlobal(h http.Header) bool {
-	return strings.EqualFold(h.Get("X-Ratelimit-Global"), "true") || strings.EqualFold(h.Get("X-Ratelimit-Scope"), "global")
+	return syntax.Says(h["X-Ratelimit-Global"], "true") || syntax.Says(h["X-Ratelimit-Scope"], "global")
 }
 
 // githubForbidden tells a 403 about a rate limit from others: GitHub uses 403 for rate
@@ -153,10 +155,8 @@ type List []Dialect
 // Advice returns what the server says about retrying. Any server may forbid a retry,
 // because that is safe; a permission counts only in the dialects that have one.
 func (l List) Advice(status int, h http.Header) Advice {
-	for _, value := range h["X-Should-Retry"] {
-		if strings.EqualFold(strings.Trim(value, " \t"), "false") {
-			return Stop
-		}
+	if syntax.Says(h["X-Should-Retry"], "false") {
+		return Stop
 	}
 	for _, d := range l {
 		if d.Advice == nil {

@@ -206,14 +206,12 @@ var units = sync.OnceValue(func() map[string]time.Duration {
 
 // isSpent reports whether lines, of numbers, say that nothing is left of a limit.
 func isSpent(lines []string) (spent, ok bool) {
-	for _, line := range lines {
-		for value := range strings.SplitSeq(line, ",") {
-			number, below := strings.CutPrefix(strings.Trim(value, "\" \t"), "-")
-			number, _, _ = strings.Cut(number, ";") // what follows says of what
-			number, _, _ = strings.Cut(number, "/")
-			if left, valid := parseDecimal(number, time.Second); valid {
-				spent, ok = spent || below || left < time.Second, true
-			}
+	for value := range syntax.Members(lines) {
+		number, below := strings.CutPrefix(strings.Trim(value, "\" \t"), "-")
+		number, _, _ = strings.Cut(number, ";") // what follows says of what
+		number, _, _ = strings.Cut(number, "/")
+		if left, valid := parseDecimal(number, time.Second); valid {
+			spent, ok = spent || below || left < time.Second, true
 		}
 	}
 	return spent, ok

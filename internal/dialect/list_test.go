@@ -293,7 +293,7 @@ func TestDialects_Unread(t *testing.T) {
 
 // Some limits are those of all requests.
 func TestDialects_Global(t *testing.T) {
-	for _, field := range []string{"X-RateLimit-Global: true", "X-RateLimit-Scope: global"} {
+	for _, field := range []string{"X-RateLimit-Global: true", "X-RateLimit-Scope: global", "X-RateLimit-Global: true, true"} {
 		assert.True(t, list("github,discord").Global(header(field)))
 		assert.False(t, list("github").Global(header(field)))
 	}
@@ -323,6 +323,9 @@ func TestDialects_Verdict(t *testing.T) {
 		{"azure", 503, header("x-should-retry: false"), dialect.Stop},
 		{"azure", 503, header("x-should-retry: False "), dialect.Stop},
 		{"azure", 503, http.Header{"X-Should-Retry": {"true", "false"}}, dialect.Stop},
+		{"azure", 503, header("x-should-retry: true, false"), dialect.Stop},
+		{"stripe", 429, header("Stripe-Should-Retry: true,\tFalse"), dialect.Stop},
+		{"openai", 409, header("x-should-retry: true, true"), dialect.Retry},
 		{"azure", 503, header("x-should-retry: true"), dialect.Silent},
 		{"azure", 503, header("x-should-retry: falsehood"), dialect.Silent},
 		{"azure", 503, header("Stripe-Should-Retry: false"), dialect.Silent},

@@ -5,6 +5,7 @@
 package syntax
 
 import (
+	"iter"
 	"maps"
 	"net/http"
 	"slices"
@@ -68,18 +69,33 @@ func HasHeader(h http.Header, name string) bool {
 	return false
 }
 
-// OnlyIfCached reports whether a request with the header h asks for a stored response, or
-// else a 504 (RFC 9111 §5.2.1.7).
-func OnlyIfCached(h http.Header) bool {
-	for _, line := range h["Cache-Control"] {
-		for directive := range strings.SplitSeq(line, ",") {
-			if strings.EqualFold(strings.Trim(directive, " \t"), "only-if-cached") {
-				return true
+// Members returns the values in the lines of a field. Whoever is in between may join lines by
+// commas (RFC 9110 §5.3).
+func Members(lines []string) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, line := range lines {
+			for value := range strings.SplitSeq(line, ",") {
+				if !yield(strings.Trim(value, " \t")) {
+					return
+				}
 			}
+		}
+	}
+}
+
+// Says reports whether one of the values in the lines of a field is word, in any case.
+func Says(lines []string, word string) bool {
+	for value := range Members(lines) {
+		if strings.EqualFold(value, word) {
+			return true
 		}
 	}
 	return false
 }
+
+// OnlyIfCached reports whether a request with the header h asks for a stored response, or
+// else a 504 (RFC 9111 §5.2.1.7).
+func OnlyIfCached(h http.Header) bool { return Says(h["Cache-Control"], "only-if-cached") }
 
 // meaningful are the names, in lower case and sorted, of the header fields of requests
 // that mean something to net/http, to connections, to servers or to what is between
