@@ -5,6 +5,7 @@ package world
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -104,6 +105,7 @@ func (w *world) told(i int) tally {
 			if out && e.hook != "Hedge" {
 				all.counts["attempts_total "+resultOf(e)]++
 				all.counts["hidden_sends_total"] += float64(max(0, e.Sends-1))
+				all.beside = all.beside || e.StatusCode != 0 && errors.Is(e.Err, errOwn) // of the next attempt's body
 			}
 			out = e.hook == "Attempt"
 			switch e.hook {
