@@ -4,6 +4,7 @@
 package decide
 
 import (
+	"net/http"
 	"time"
 
 	"github.com/retrip/retrip/internal/budget"
@@ -34,7 +35,7 @@ func (c *Call) payBudget(r *Rules, h *host.Record, o *Outcome, a *Action, now ti
 		return None
 	}
 	failing := h.Debt.Stops(r.Budget, c.Route) || refusal == budget.Failing && o.Timeout
-	answered := o.Status != 0 || o.LostStatus >= 400
+	answered := o.Status != 0 && o.Status != http.StatusMisdirectedRequest || o.LostStatus >= 400
 	if failing || answered || now-h.Full > burst || !c.mayPayLate(r) {
 		a.OfRoute = refusal == budget.RouteFailing
 		return budgetReasons[refusal]
@@ -43,8 +44,9 @@ func (c *Call) payBudget(r *Rules, h *host.Record, o *Outcome, a *Action, now ti
 	return None
 }
 
-// When a connection breaks or freezes, all requests on it fail at once, some amid a good response
-// (WholeBody), and their retries need more tokens than there are, though the host is well.
+// When a connection breaks or freezes, or leads to the wrong server (a 421), all requests on it fail
+// at once, some amid a good response (WholeBody), and their retries need more tokens than there
+// are, though the host is well.
 const (
 	burst = 250 * time.Millisecond // after the budget was last full: attempts that fail so soon may have one cause
 	young = time.Second            // the same: so long may a retry wait for its tokens. The windows of three retries end before

@@ -126,6 +126,7 @@ func TestPayLate_Saves(t *testing.T) {
 	}{
 		"lost":                          {outcome: lost, saved: 100},
 		"amid the body":                 {outcome: decide.Outcome{LostStatus: 200, Idempotent: true, Replay: true}, saved: 100},
+		"a 421":                         {outcome: decide.Outcome{Status: 421, Verdict: decide.Retryable, Idempotent: true, Replay: true}, saved: 100},
 		"amid the body of a refusal":    {outcome: decide.Outcome{LostStatus: 500, Idempotent: true, Replay: true}, saved: 10},
 		"hung, little time is left":     {outcome: decide.Outcome{Timeout: true, Took: time.Second, Idempotent: true, Replay: true}, deadline: 1500 * time.Millisecond, saved: 100},
 		"hung, and no time for a token": {outcome: decide.Outcome{Timeout: true, Took: time.Second, Idempotent: true, Replay: true}, deadline: 1100 * time.Millisecond, saved: 5},

@@ -14,7 +14,8 @@
 // A share of the successes pays for the hedges, up to two ahead. What a hedge costs
 // never comes back, whether or not it wins: where a queue makes requests late, hedges
 // win and make the queue longer. While fewer than a fifth of the last hedges have won,
-// the share is a tenth.
+// the share is a tenth, and the last hedge saved up is for a host that falls silent, as over a
+// connection that freezes: a hedge finds another connection.
 //
 // The rule follows "The Tail at Scale" (Dean and Barroso, 2013). Its steps are those of
 // a stochastic approximation of a quantile (Robbins and Monro, 1951).
@@ -61,6 +62,7 @@ const (
 	fewest    = 20  // results without which nothing follows from them
 	winShare  = 0.2 // share of hedges that should win
 	lostShare = 0.1 // of Rule.Share, while fewer win
+	silent    = 2   // late requests since the last answer after which a host is silent
 	whole     = 1e6 // hedges are paid for in millionths
 )
 
@@ -93,6 +95,7 @@ type Host struct {
 	wins  uint64        // a bit for each of the last hedges, the last one lowest; 1: it won
 	saved uint32        // hedges saved up, in millionths
 	quiet uint32        // answers in time since the last late request
+	lates uint8         // late requests since the last answer, at most silent
 	steps uint8         // answers so far; if ready, steps of the delay, as far as they matter
 	known uint8         // number of hedges of which wins knows the result
 	begun bool
@@ -129,12 +132,13 @@ func (h *Host) Late(r Rule, allowed bool) Skip {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.late(r)
+	h.lates = min(h.lates+1, silent)
 	switch {
 	case !allowed:
 		return Trouble
 	case h.gap > float64(time.Second)/MinRate:
 		return LowRate
-	case h.saved < whole:
+	case h.saved < whole, h.saved < 2*whole && h.lates < silent && h.losing():
 		return Spent
 	}
 	h.saved -= whole
@@ -148,6 +152,7 @@ func (h *Host) RecordAnswer(r Rule, took time.Duration, late bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.earn(r)
+	h.lates = 0
 	switch {
 	case !h.ready:
 		h.warmUp(took)
@@ -175,6 +180,7 @@ func (h *Host) RecordHedge(won bool) {
 	h.wins = h.wins << 1 & (1<<memory - 1)
 	if won {
 		h.wins |= 1
+		h.lates = 0
 	}
 	h.known = min(h.known+1, memory)
 }
@@ -234,10 +240,15 @@ func (h *Host) step(by float64) {
 // earn pays for hedges.
 func (h *Host) earn(r Rule) {
 	share := r.Share
-	if h.known >= fewest && float64(bits.OnesCount64(h.wins)) < winShare*float64(h.known) {
+	if h.losing() {
 		share *= lostShare
 	}
 	h.saved = min(h.saved+uint32(share*whole+0.5), MostSaved*whole)
+}
+
+// losing reports whether too few hedges win.
+func (h *Host) losing() bool {
+	return h.known >= fewest && float64(bits.OnesCount64(h.wins)) < winShare*float64(h.known)
 }
 
 const (

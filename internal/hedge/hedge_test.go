@@ -77,6 +77,26 @@ func TestHost_Limit(t *testing.T) {
 	assert.Zero(t, h.Begin(now, 1))
 }
 
+// Once 20 hedges have lost, the last one saved up is for two late requests without an answer between.
+func TestHost_Silent(t *testing.T) {
+	h, _ := ready(t)
+	for range fewest {
+		h.RecordHedge(false)
+	}
+	h.saved = 2 * whole
+	assert.Equal(t, None, h.Late(rule, true))
+	h.RecordAnswer(rule, 0, true)
+	assert.Equal(t, Spent, h.Late(rule, true))
+	h.RecordAnswer(rule, 0, true)
+	assert.Equal(t, Spent, h.Late(rule, true))
+	h.RecordHedge(false)
+	assert.Equal(t, None, h.Late(rule, true))
+	h.saved = whole
+	h.RecordHedge(true)
+	assert.Equal(t, Spent, h.Late(rule, true))
+	assert.Equal(t, None, h.Late(rule, true))
+}
+
 // The delay of steady latencies has the share of late requests that leaves slack below
 // the hedges that are paid for.
 func TestHost_Quantile(t *testing.T) {

@@ -26,6 +26,7 @@ type model struct {
 	moves   int
 	inRow   int
 	millis  int    // thousandths of hedges saved up
+	lates   int    // late requests since the last answer
 	results []bool // of the last hedges
 	dear    int    // answers while too few of them have won
 }
@@ -64,33 +65,38 @@ func (m *model) move(exponent float64) {
 
 func (m *model) late(allowed bool) Skip {
 	m.inRow = 0
+	m.lates++
 	m.move(1 - 0.4*m.share)
 	switch {
 	case !allowed:
 		return Trouble
 	case m.gap > 0.5:
 		return LowRate
-	case m.millis < 1000:
+	case m.millis < 1000, m.millis < 2000 && m.lates < 2 && m.losing():
 		return Spent
 	}
 	m.millis -= 1000
 	return None
 }
 
-func (m *model) answered(took float64, late bool) {
+func (m *model) losing() bool {
 	won := 0
 	for _, w := range m.results {
 		if w {
 			won++
 		}
 	}
-	if len(m.results) >= 20 && 5*won < len(m.results) {
+	return len(m.results) >= 20 && 5*won < len(m.results)
+}
+
+func (m *model) answered(took float64, late bool) {
+	if m.losing() {
 		m.dear++
 		m.millis += int(math.Round(1000*m.share) / 10)
 	} else {
 		m.millis += int(math.Round(1000 * m.share))
 	}
-	m.millis = min(2000, m.millis)
+	m.millis, m.lates = min(2000, m.millis), 0
 	switch {
 	case m.delay == 0:
 		m.first(took)
@@ -109,6 +115,9 @@ func (m *model) answered(took float64, late bool) {
 }
 
 func (m *model) hedged(won bool) {
+	if won {
+		m.lates = 0
+	}
 	m.results = append(m.results, won)
 	m.results = m.results[max(0, len(m.results)-50):]
 }

@@ -120,9 +120,9 @@ func drop(resp *http.Response) bool {
 	return err == nil && resp.StatusCode == http.StatusOK
 }
 
-// unanswered reports whether e says of an attempt that it got no response, or not the whole of a
-// good one: its retry may wait for its tokens.
-func unanswered(e event) bool { return e.Err != nil && e.StatusCode < 400 }
+// unanswered reports whether e says of an attempt that it got no response, not the whole of a good
+// one, or a 421: its retry may wait for its tokens.
+func unanswered(e event) bool { return e.Err != nil && e.StatusCode < 400 || e.StatusCode == 421 }
 
 // debts checks that no retry to host takes tokens that aren't there: the first one of a
 // request costs half a token.
