@@ -67,7 +67,7 @@ func (r Rule) Stopped(row uint32) bool { return r.Size > 0 && row >= max(rowLeas
 //
 // Once no token is missing, nothing else is known either but the rows of the routes. If
 // successes have paid back what a retry took before the retry fails, the failure therefore
-// costs nothing and begins no row of the host.
+// costs nothing and begins no row of the host, also if other tokens are missing by then.
 type Debt struct {
 	Missing int64  // micro-tokens
 	Row     uint32 // retries that failed in a row
@@ -92,6 +92,7 @@ type Failure struct {
 	Timeout bool
 	Late    bool // it was a timeout some time ago: while attempts time out, a retry leaves as much as after one
 	Polls   bool // a host that is well has answered: a retry only asks again
+	Old     bool // of a retry: it was allowed before the budget was last full, and begins no row of the host
 }
 
 // Pay takes the tokens for a retry after f and returns their number, or says why there
@@ -159,7 +160,7 @@ func (d *Debt) Fail(r Rule, f Failure, retry bool, paid int32) {
 		if f.Timeout {
 			d.Recent = recentOutcomes
 		}
-		if retry && (f.Retries == 0 || d.Recent > 0) {
+		if retry && !f.Old && (f.Retries == 0 || d.Recent > 0) {
 			d.Row++
 		}
 	}

@@ -60,6 +60,7 @@ type modelRequest struct {
 	budgeted bool // the last attempt is a retry that the budget allowed
 	failed   int  // such retries that have failed
 	waiting  bool
+	since    time.Duration // instant at which it last began to wait
 }
 
 // settle forgets everything about a full budget.
@@ -118,14 +119,14 @@ func (m *model) success(q *modelRequest, took time.Duration) {
 	m.settle()
 }
 
-func (m *model) failure(q *modelRequest, timeout bool) {
+func (m *model) failure(q *modelRequest, timeout, old bool) {
 	size := q.policy.size
 	if size > 0 && m.missing > 0 {
 		m.recent = max(0, m.recent-1)
 		if timeout {
 			m.recent = 10
 		}
-		if q.budgeted && (q.failed == 0 || m.recent > 0) {
+		if q.budgeted && !old && (q.failed == 0 || m.recent > 0) {
 			m.row++
 		}
 	}
@@ -313,7 +314,8 @@ func (s *walk) attempt(i int) {
 		o.Status = pick(s.random, 0, http.StatusServiceUnavailable, http.StatusTooManyRequests)
 		o.Resent = o.Status == 0 && s.random.IntN(8) == 0
 	}
-	s.host.Full = s.now - time.Minute // no retry bides
+	full := s.now - pick(s.random, 300*time.Millisecond, time.Minute)
+	s.host.Full = full // no retry bides
 	d := q.policy.rules.Next(s.host, &q.call, o, s.now, draw)
 	if nothing < 3 || good {
 		switch {
@@ -331,7 +333,7 @@ func (s *walk) attempt(i int) {
 		return
 	}
 	late := o.Timeout || o.Status == http.StatusGatewayTimeout
-	s.model.failure(q, late)
+	s.model.failure(q, late, q.since < full)
 	want := decide.None
 	switch {
 	case o.Resent && (q.attempts >= q.policy.attempts || !o.Idempotent):
@@ -343,6 +345,7 @@ func (s *walk) attempt(i int) {
 	case !o.Replay:
 		want = decide.BodyNotReplayable
 	default:
+		q.since = s.now
 		want = s.model.spend(q, late)
 	}
 	require.Equal(s.t, want == decide.None, d.Retry, "run %d: %v, the model says %v", s.seed, d.Reason, want)

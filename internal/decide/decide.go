@@ -176,7 +176,9 @@ func (c *Call) recordOutcome(r *Rules, h *host.Record, o *Outcome, a *Action, fa
 	case failed && o.Pending():
 		c.polls = true
 	case failed:
-		h.Debt.Fail(r.Budget, c.failure(o), c.budgeted, c.paid)
+		f := c.failure(o)
+		f.Old = c.waitsFrom < h.Full // what breaks a connection ends earlier retries, too
+		h.Debt.Fail(r.Budget, f, c.budgeted, c.paid)
 		if c.budgeted && c.failed < math.MaxUint8 {
 			c.failed++
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/budget"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/play"
@@ -123,8 +124,11 @@ func TestPayLate_Saves(t *testing.T) {
 		outcome  decide.Outcome
 		deadline time.Duration
 		saved    int
+		retries  int           // of earlier requests, which are lost with them
+		slow     time.Duration // answers take so much longer
 	}{
 		"lost":                          {outcome: lost, saved: 100},
+		"with earlier retries":          {outcome: lost, saved: 110, retries: 10, slow: 2 * time.Second},
 		"amid the body":                 {outcome: decide.Outcome{LostStatus: 200, Idempotent: true, Replay: true}, saved: 100},
 		"a 421":                         {outcome: decide.Outcome{Status: 421, Verdict: decide.Retryable, Idempotent: true, Replay: true}, saved: 100},
 		"amid the body of a refusal":    {outcome: decide.Outcome{LostStatus: 500, Idempotent: true, Replay: true}, saved: 10},
@@ -132,12 +136,32 @@ func TestPayLate_Saves(t *testing.T) {
 		"hung, and no time for a token": {outcome: decide.Outcome{Timeout: true, Took: time.Second, Idempotent: true, Replay: true}, deadline: 1100 * time.Millisecond, saved: 5},
 	} {
 		w, r, h, saved := play.NewWorld(7), play.Rules(t, retrip.Policy{}), new(host.Record), 0
+		for range tt.retries {
+			h.Debt = budget.Debt{} // successes pay meanwhile
+			c := &decide.Call{}
+			w.Call(h, r, c, func(answer func(decide.Outcome)) {
+				switch c.Attempts {
+				case 1:
+					answer(play.Repeatable(503))
+				case 2:
+					w.At(time.Second, func() { answer(tt.outcome) })
+				default:
+					w.At(w.Now+tt.slow, func() { answer(play.Took(200, tt.slow)) })
+				}
+			}, func(o decide.Outcome, _ decide.Reason) {
+				if o.Status == 200 {
+					saved++
+				}
+			})
+		}
+		h.Debt = budget.Debt{}
 		for range 100 {
 			c := &decide.Call{Deadline: tt.deadline}
 			w.Call(h, r, c, func(answer func(decide.Outcome)) {
-				o, took := play.Took(200, 20*time.Millisecond), 20*time.Millisecond
+				took := 20*time.Millisecond + tt.slow
+				o := play.Took(200, took)
 				if c.Attempts == 1 {
-					o, took = tt.outcome, time.Second
+					o, took = tt.outcome, time.Second-1
 				}
 				w.At(w.Now+took, func() { answer(o) })
 			}, func(o decide.Outcome, _ decide.Reason) {
