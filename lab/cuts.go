@@ -23,11 +23,12 @@ const (
 	CutRST                  // the connection is reset
 	CutRSTStream            // HTTP/2: the stream is reset
 	CutGOAWAY               // HTTP/2: the server sends GOAWAY, and the connection closes
+	CutSilence              // nothing follows
 )
 
 // Cuts is a TCP proxy that cuts the stream to its clients after a number of
-// bytes, rotating through the kinds of cuts. For HTTP/2, which must be without
-// TLS, it works on frames.
+// bytes, rotating through the kinds of cuts, and resets a connection over which the
+// client has sent eight times as many. For HTTP/2 without TLS, it works on frames.
 type Cuts struct {
 	conns
 	upstream string
@@ -88,7 +89,12 @@ type cutConn struct {
 // requests copies the client's bytes.
 func (p *cutConn) requests() error {
 	if p.cuts.proto == HTTP1 {
-		_, err := io.Copy(p.server, p.client)
+		_, err := io.CopyN(p.server, p.client, 8*p.cuts.every)
+		if err == nil {
+			p.cuts.cuts.Add(1)
+			_ = p.client.SetLinger(0)
+			_ = p.client.Close()
+		}
 		return err
 	}
 	preface := make([]byte, len(http2.ClientPreface))
@@ -130,13 +136,25 @@ func (p *cutConn) bytes() error {
 			}
 		}
 		if left -= int64(n); left == 0 {
-			if p.next() == CutRST {
+			switch p.next() {
+			case CutRST:
 				return errReset
+			case CutSilence:
+				p.silence()
 			}
 			return nil
 		}
 		if err != nil {
 			return err
+		}
+	}
+}
+
+// silence keeps the connection until the client has closed it.
+func (p *cutConn) silence() {
+	for {
+		if _, err := p.server.Read(make([]byte, 16<<10)); err != nil {
+			return
 		}
 	}
 }
@@ -163,6 +181,8 @@ func (p *cutConn) frames() error {
 		switch p.next() {
 		case CutRST:
 			return errReset
+		case CutSilence:
+			p.silence()
 		case CutRSTStream:
 			dead[stream] = true
 			_ = write.WriteRSTStream(stream, http2.ErrCodeInternal)

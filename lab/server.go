@@ -4,6 +4,7 @@
 package lab
 
 import (
+	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"sync/atomic"
+	"time"
 
 	"github.com/retrip/retrip/internal/memhttp"
 )
@@ -85,4 +87,27 @@ func FreeAddr() (string, error) {
 		return "", err
 	}
 	return l.Addr().String(), l.Close()
+}
+
+// pause sleeps for d and reports whether ctx is still active.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// within polls until done returns true or d has passed.
+func within(d time.Duration, done func() bool) bool {
+	for end := time.Now().Add(d); !done(); {
+		if time.Now().After(end) {
+			return false
+		}
+		pause(context.Background(), 10*time.Millisecond)
+	}
+	return true
 }

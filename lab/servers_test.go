@@ -138,9 +138,6 @@ func (o *outcome) fail(err error) {
 
 func (o *outcome) lost() int64 { return o.other.Load() + o.failed.Load() }
 
-// stream returns a body without GetBody, which net/http alone can't send twice.
-func stream(text string) io.Reader { return io.MultiReader(strings.NewReader(text)) }
-
 // callers is the number of concurrent callers.
 const callers = 16
 
