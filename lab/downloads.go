@@ -6,7 +6,6 @@ package lab
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -27,35 +26,6 @@ type Download struct {
 
 // Overhead returns the bytes on the wire relative to the size of the body.
 func (d Download) Overhead() float64 { return float64(d.Sent) / float64(d.Size) }
-
-// file is a body of any size with reproducible content: block i of 32 bytes is
-// derived from i.
-type file struct{ size int64 }
-
-func (f file) ReadAt(p []byte, off int64) (int, error) {
-	n := 0
-	for n < len(p) && off < f.size {
-		block := block32(off / 32)
-		m := copy(p[n:min(int64(len(p)), int64(n)+f.size-off)], block[off%32:])
-		n, off = n+m, off+int64(m)
-	}
-	if n < len(p) {
-		return n, io.EOF
-	}
-	return n, nil
-}
-
-func block32(i int64) (block [32]byte) {
-	// Not a hash: it only needs to make blocks differ, cheaply.
-	x := uint64(i)
-	for j := 0; j < len(block); j += 8 {
-		x += 0x9e3779b97f4a7c15
-		y := (x ^ x>>30) * 0xbf58476d1ce4e5b9
-		y = (y ^ y>>27) * 0x94d049bb133111eb
-		binary.LittleEndian.PutUint64(block[j:], y^y>>31)
-	}
-	return block
-}
 
 // Fetch gets a path of a server without TLS, whose address is upstream, through a
 // proxy that cuts after every given number of bytes: by FIN and RST in turn over

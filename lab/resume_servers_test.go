@@ -59,8 +59,7 @@ func fileNginx(t *testing.T, config string, size int64) (nginx *daemon, addr, ad
 	addr2, err = FreeAddr()
 	require.NoError(t, err)
 	nginx = startDaemon(t, "nginx", strings.NewReplacer("$ADDR", addr, "$HTTP2", addr2).Replace(config), addr, "-c", "$DIR/config", "-p", "$DIR/")
-	content, err = io.ReadAll(io.NewSectionReader(file{size}, 0, size))
-	require.NoError(t, err)
+	content = play.Pattern(int(size))
 	require.NoError(t, os.WriteFile(filepath.Join(nginx.dir, "image.tar"), content, 0o644))
 	return nginx, addr, addr2, content
 }

@@ -231,15 +231,22 @@ func startNginx(t *testing.T, options, limits string) (*daemon, string) {
 	return startDaemon(t, "nginx", config, addr, "-c", "$DIR/config", "-p", "$DIR/"), addr
 }
 
-// nginx states in a 429 with Retry-After when to return. With the gate, all
+// nginx and HAProxy state in a 429 with Retry-After when to return. With the gate, all
 // requests comply.
-func TestNginx_RateLimit(t *testing.T) {
+func TestServers_RateLimit(t *testing.T) {
 	t.Parallel()
-	_, addr := startNginx(t, "", "")
-	policy := retrip.Policy{MaxAttempts: 10, Gate: retrip.Gate{Enabled: retrip.On}, MaxWait: time.Minute, Backoff: retrip.Backoff{Base: 50 * time.Millisecond}}
-	bare, wrapped := compare(t, HTTP1, policy, http.MethodGet, "http://"+addr+"/limited", 32, nil, nil)
-	assert.NotZero(t, bare.lost(), "if no request exceeds the limit, the test proves nothing")
-	assert.Zero(t, wrapped.lost())
+	for name, start := range map[string]func(t *testing.T) (*daemon, string){
+		"nginx":   func(t *testing.T) (*daemon, string) { return startNginx(t, "", "") },
+		"HAProxy": func(t *testing.T) (*daemon, string) { return startHAProxy(t, "100", http.HandlerFunc(fine)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, addr := start(t)
+			policy := retrip.Policy{MaxAttempts: 10, Gate: retrip.Gate{Enabled: retrip.On}, MaxWait: time.Minute, Backoff: retrip.Backoff{Base: 50 * time.Millisecond}}
+			bare, wrapped := compare(t, HTTP1, policy, http.MethodGet, "http://"+addr+"/limited", 32, nil, nil)
+			assert.NotZero(t, bare.lost(), "if no request exceeds the limit, the test proves nothing")
+			assert.Zero(t, wrapped.lost())
+		})
+	}
 }
 
 // nginx closes a connection after a number of requests or milliseconds, just as
@@ -343,15 +350,6 @@ func startHAProxy(t *testing.T, maxconn string, h http.Handler) (*daemon, string
 }
 
 func fine(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }
-
-func TestHAProxy_RateLimit(t *testing.T) {
-	t.Parallel()
-	_, addr := startHAProxy(t, "100", http.HandlerFunc(fine))
-	policy := retrip.Policy{MaxAttempts: 10, Gate: retrip.Gate{Enabled: retrip.On}, MaxWait: time.Minute, Backoff: retrip.Backoff{Base: 50 * time.Millisecond}}
-	bare, wrapped := compare(t, HTTP1, policy, http.MethodGet, "http://"+addr+"/limited", 32, nil, nil)
-	assert.NotZero(t, bare.lost(), "if no request exceeds the limit, the test proves nothing")
-	assert.Zero(t, wrapped.lost())
-}
 
 // Behind a connection limit, HAProxy queues requests and answers 503 when that
 // takes too long. A wait longer than the queue's helps.
