@@ -135,7 +135,7 @@ heavy: ## test the examples whose SDKs take minutes to build, and fetch large ob
 figures: ## draw the pictures of docs/img that show figures (a minute)
 	$(GO) -C lab/figures run .
 
-bench: ## measure what retries cost with retrip and its peers (minutes), with ARGS=-save or ARGS='-guard -rounds 5', on a quiet machine
+bench: ## measure what retries cost with retrip and its peers (minutes), with ARGS=-save, on a quiet machine
 	$(GO) -C lab/bench run . $(ARGS)
 
 instructions: ## count the instructions of requests with valgrind, and fail if there are too many (minutes)

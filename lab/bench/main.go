@@ -12,7 +12,6 @@
 //	go run . -render  update the pages from the saved results
 //	go run . -weight  measure and print only how large the libraries make a program; -save replaces these results alone
 //	go run . -instructions  count the instructions of requests with valgrind, and fail if there are too many
-//	go run . -guard   fail if times have got much longer, compared with those of the peers
 package main
 
 import (
@@ -38,11 +37,10 @@ const saved = "results/results.json"
 func main() {
 	rounds := flag.Int("rounds", 41, "how often each peer is timed in each case")
 	benchtime := flag.Duration("benchtime", 3*time.Millisecond, "how long each time")
-	run := flag.String("run", "", "regular expression for the cases to measure, and for pairs")
+	run := flag.String("run", "", "regular expression for what -instructions counts")
 	save := flag.Bool("save", false, "save the results, and write their sections of README.md and docs/performance.md")
 	render := flag.Bool("render", false, "write the sections from the results saved before")
 	weight := flag.Bool("weight", false, "measure only how large the libraries make a program")
-	guard := flag.Bool("guard", false, "measure only what is guarded, and fail if a ratio is out of bounds")
 	counted := flag.Bool("instructions", false, "count the instructions of requests with valgrind, and fail if there are too many")
 	turnOf, turnPeer, turns := flag.String("turn", "", "make requests of this kind, for -instructions"), flag.String("peer", "", "with this peer"), flag.Int("turns", 0, "so many")
 	log.SetFlags(0)
@@ -65,45 +63,26 @@ func main() {
 		}
 		return
 	}
-	if *guard {
-		*run = guardedRuns
-	}
-	if err := errors.Join(flag.Set("test.benchtime", benchtime.String()), act(*run, *rounds, *save, *render, *guard, *weight)); err != nil {
+	if err := errors.Join(flag.Set("test.benchtime", benchtime.String()), act(*rounds, *save, *render, *weight)); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func act(run string, rounds int, save, render, guard, weight bool) error {
-	if save && run != "" {
-		return errors.New("-save needs all runs")
-	}
-	wanted, err := regexp.Compile(run)
-	if err != nil {
-		return err
-	}
+func act(rounds int, save, render, weight bool) error {
 	var r *results
+	var err error
 	if render || weight {
 		r, err = load(saved)
 	} else {
-		r, err = measure(wanted, rounds)
+		r, err = measure(rounds)
 	}
-	if err == nil && !render && !guard && run == "" {
+	if err == nil && !render {
 		r.Weights, err = weigh()
 	}
 	if err != nil {
 		return err
 	}
-	if guard {
-		if !r.writeGuards(os.Stdout) {
-			return errors.New("a ratio is out of bounds")
-		}
-		return nil
-	}
-	if weight {
-		r.writeWeights(os.Stdout)
-	} else {
-		r.writeText(os.Stdout)
-	}
+	fmt.Println(r.cost() + r.table())
 	if save {
 		data, err := json.Marshal(r)
 		if err != nil {
@@ -119,7 +98,7 @@ func act(run string, rounds int, save, render, guard, weight bool) error {
 	return nil
 }
 
-func measure(wanted *regexp.Regexp, rounds int) (*results, error) {
+func measure(rounds int) (*results, error) {
 	r := &results{
 		Machine: machine(), Procs: runtime.GOMAXPROCS(0), Go: runtime.Version(), Date: time.Now().UTC().Format(time.DateOnly),
 		Rounds: rounds, Versions: map[string]string{}, Loopback: map[string]map[string][]float64{},
@@ -132,13 +111,8 @@ func measure(wanted *regexp.Regexp, rounds int) (*results, error) {
 	for round := range rounds {
 		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, rounds)
 		for _, c := range cases {
-			if wanted.MatchString(c.name) {
-				timeAll(r, c, round)
-			}
+			timeAll(r, c, round)
 		}
-	}
-	if !wanted.MatchString("pairs") {
-		return r, nil
 	}
 	for protocol, http2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2": true} {
 		fmt.Fprintf(os.Stderr, "pairs over %s\n", protocol)

@@ -5,12 +5,10 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"text/tabwriter"
 )
 
 // programs are what is weighed: each imports one library, and makes a request with the
@@ -94,15 +92,4 @@ func (r *results) grown(peer string) (stripped, plain float64, ok bool) {
 		}
 	}
 	return 0, 0, false
-}
-
-func (r *results) writeWeights(out io.Writer) {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	defer w.Flush()
-	fmt.Fprintln(out, "\nMB of a small program, and what its library adds")
-	fmt.Fprintln(w, "\tstripped\tplain\tstripped\tplain\tpackages\t")
-	for _, p := range r.Weights {
-		stripped, plain, _ := r.grown(p.Peer)
-		fmt.Fprintf(w, "%s\t%.2f\t%.2f\t%+.2f\t%+.2f\t%d\t\n", p.Peer, float64(p.Stripped)/1e6, float64(p.Plain)/1e6, stripped, plain, p.Packages)
-	}
 }
