@@ -12,7 +12,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/http/httptrace"
 	"net/textproto"
 	"strconv"
@@ -24,7 +23,6 @@ import (
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/testenv"
-	"github.com/retrip/retrip/shed"
 )
 
 // upload is a request body that counts its Closes.
@@ -153,19 +151,11 @@ func (c *Call) keyOf(id int) string { return fmt.Sprintf("%q", fmt.Sprint("key-"
 // run makes the calls of caller number n.
 func (w *world) caller(n int, plan *Caller) {
 	time.Sleep(plan.Start)
-	shared := context.Background()
-	if plan.Shared > 0 {
-		var cancel context.CancelFunc
-		shared, cancel = context.WithCancel(shared)
-		defer cancel()
-		timer := time.AfterFunc(plan.Shared, cancel)
-		defer timer.Stop()
-	}
 	var burst sync.WaitGroup
 	defer burst.Wait()
 	for i := range plan.Calls {
 		time.Sleep(plan.Calls[i].Gap)
-		call := func() { w.call(shared, n*100+i, w.clients[plan.Transport], &plan.Calls[i]) }
+		call := func() { w.call(n*100+i, w.clients[plan.Transport], &plan.Calls[i]) }
 		if plan.Burst {
 			burst.Go(call)
 		} else {
@@ -178,15 +168,12 @@ func (w *world) caller(n int, plan *Caller) {
 const patience = 10 * time.Minute
 
 // call makes one call and reads the response.
-func (w *world) call(ctx context.Context, id int, c *client, plan *Call) {
+func (w *world) call(id int, c *client, plan *Call) {
 	of := &callOf{id: id, call: plan}
 	w.called(of)
-	ctx = context.WithValue(ctx, callKey{}, of)
+	ctx := context.WithValue(context.Background(), callKey{}, of)
 	if plan.Policy != nil {
 		ctx = retrip.WithPolicy(ctx, w.policyOf(*plan.Policy))
-	}
-	if plan.Hooks {
-		ctx = retrip.WithTrace(ctx, &retrip.Trace{Done: func(retrip.Event) {}})
 	}
 	if plan.Panics != NoPanic {
 		ctx = retrip.WithTrace(ctx, plan.Panics.hooks())
@@ -242,21 +229,8 @@ func (w *world) call(ctx context.Context, id int, c *client, plan *Call) {
 	if legacy != nil {
 		req.Cancel = legacy //lint:ignore SA1019 net/http obeys it
 	}
-	if plan.Behalf {
-		onBehalf(req, func(ctx context.Context) { w.do(c, of, req.WithContext(ctx)) })
-	} else {
-		w.do(c, of, req)
-	}
+	w.do(c, of, req)
 	time.Sleep(plan.Stays)
-}
-
-// onBehalf calls do with the context of a request that came in as a retry.
-func onBehalf(req *http.Request, do func(context.Context)) {
-	in, err := http.NewRequestWithContext(req.Context(), http.MethodGet, "http://server.test/", nil)
-	must(err)
-	in.Header.Set("Retry-Attempt", "2")
-	h := &shed.Handler{Limit: 1, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { do(r.Context()) })}
-	h.ServeHTTP(httptest.NewRecorder(), in)
 }
 
 // do sends req and reads the response.

@@ -53,7 +53,6 @@ func (w *world) newClient(number int, plan *Transport) *client {
 	c.base = &http.Transport{
 		DialContext:     w.dial,
 		Protocols:       &p,
-		MaxConnsPerHost: plan.MaxConns,
 		TLSClientConfig: &tls.Config{RootCAs: memhttp.Roots(), CurvePreferences: []tls.CurveID{tls.X25519}, ClientSessionCache: tls.NewLRUClientSessionCache(8)},
 	}
 	c.retrip = &retrip.Transport{Base: c.base, Policy: w.policyOf(plan.Default), Hosts: w.hostsOf(plan.Hosts), Metrics: w.metrics[plan.Metrics], Trace: c.hooks()}
@@ -67,9 +66,6 @@ func (w *world) newClient(number int, plan *Transport) *client {
 			}
 			return nil
 		}
-	}
-	if plan.DialTLS {
-		c.base.DialTLSContext = c.dialTLS
 	}
 	if plan.Wrapped {
 		c.retrip.Base = &wrapper{c}

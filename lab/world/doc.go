@@ -26,8 +26,7 @@
 // seed gives the same world: each delay has random nanoseconds of its own, because the
 // scheduler chooses the order of goroutines that can run at one instant, and the
 // process has one processor and no garbage collection. One run in some hundreds
-// differs all the same, where a select of net/http chooses; with -loose, a world runs
-// on all processors.
+// differs all the same, where a select of net/http chooses.
 //
 // To add a promise:
 //

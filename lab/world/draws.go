@@ -71,13 +71,10 @@ func (d draws) site() Site {
 }
 
 func (d draws) transport() Transport {
-	tr := Transport{Policies: Policies{Default: d.policy(60)}, Verifies: d.odds(20), Refuses: d.odds(20), Fleet: d.odds(25), Timed: d.odds(15), Logger: d.odds(50), Wrapped: d.odds(20), Hostile: d.odds(25), DialTLS: d.odds(10)}
+	tr := Transport{Policies: Policies{Default: d.policy(60)}, Verifies: d.odds(20), Refuses: d.odds(20), Fleet: d.odds(25), Logger: d.odds(50), Wrapped: d.odds(20), Hostile: d.odds(25)}
 	d.themed(&tr)
 	tr.Hosts = d.hosts()
 	d.list(3, 35, func() { tr.Next = append(tr.Next, Policies{d.policy(60), d.hosts()}) })
-	if d.odds(15) {
-		tr.MaxConns = 1 + d.n(2)
-	}
 	if d.odds(20) {
 		tr.Client = d.log(8 * time.Second)
 	}
@@ -172,9 +169,6 @@ func (d draws) caller(p *Plan) Caller {
 		}
 		c.Calls = append(c.Calls, call)
 	})
-	if d.odds(8) {
-		c.Shared = d.log(12 * time.Second)
-	}
 	return c
 }
 
@@ -182,7 +176,7 @@ func (d draws) call() Call {
 	c := Call{
 		Gap:    d.log(2 * time.Second),
 		Method: pick(d.tape, http.MethodGet, http.MethodGet, http.MethodGet, http.MethodPost, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodHead, "QUERY", "REPORT", http.MethodOptions),
-		Key:    d.odds(8), Safe: d.odds(30), Hooks: d.odds(10), Direct: d.odds(30),
+		Key:    d.odds(8), Safe: d.odds(30), Direct: d.odds(30),
 	}
 	switch {
 	case d.theme == downloads && d.odds(80):
@@ -201,7 +195,6 @@ func (d draws) call() Call {
 	if d.odds(10) {
 		c.Hints = Hints(d.n(int(hintKinds)))
 	}
-	c.Behalf = d.odds(5)
 	if d.odds(10) {
 		c.Spells = d.n(4)
 	}

@@ -4,7 +4,6 @@
 package world
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -117,25 +116,4 @@ func (b *wrapper) hostile(req *http.Request) (*http.Response, error, bool) {
 		return resp, odd[0], true
 	}
 	return nil, odd[x.next()%uint64(len(odd))], true
-}
-
-// dialTLS is a DialTLSContext.
-func (c *client) dialTLS(ctx context.Context, network, addr string) (net.Conn, error) {
-	raw, err := c.w.dial(ctx, network, addr)
-	if err != nil {
-		return nil, err
-	}
-	config := c.base.TLSClientConfig.Clone()
-	config.ServerName, _, _ = net.SplitHostPort(strings.ToLower(addr))
-	config.ServerName = strings.TrimSuffix(config.ServerName, ".")
-	config.NextProtos = []string{"h2"}
-	if !c.w.plan.H2C {
-		config.NextProtos = append(config.NextProtos, "http/1.1")
-	}
-	conn := tls.Client(raw, config)
-	if err := conn.HandshakeContext(ctx); err != nil {
-		_ = raw.Close()
-		return nil, err
-	}
-	return conn, nil
 }

@@ -35,10 +35,6 @@ func (r *roundTrip) effective() Policy {
 	if r.call.Policy != nil {
 		layers = slices.Insert(layers, 0, *r.call.Policy)
 	}
-	if r.call.Behalf {
-		// What the caller has set is for other work than what came in.
-		layers = slices.Insert(layers, 0, Policy{Policy: retrip.Policy{MaxAttempts: 1}})
-	}
 	p := layers[0]
 	for _, under := range layers[1:] {
 		inherit(reflect.ValueOf(&p).Elem(), reflect.ValueOf(under))
@@ -167,7 +163,7 @@ func (c *checker) hopeless(err error) bool {
 	case interface{ Unwrap() error }:
 		return c.hopeless(e.Unwrap())
 	}
-	return err == http.ErrSchemeMismatch || err == http.ErrNotSupported || err == errRefuses && !c.r.client.plan.DialTLS && !c.r.client.plan.Wrapped
+	return err == http.ErrSchemeMismatch || err == http.ErrNotSupported || err == errRefuses && !c.r.client.plan.Wrapped
 }
 
 // saidTo returns the wait that the response of a names at least, for a client that knows

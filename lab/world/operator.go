@@ -4,11 +4,9 @@
 package world
 
 import (
-	"bytes"
 	"encoding/json"
 	"testing"
 
-	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/play"
 )
 
@@ -33,7 +31,7 @@ func (w *world) operate(t *testing.T, o Operation) {
 		_, _ = c.retrip.Validate(), c.retrip.Advice() // some policies are unwise
 	case Gathers:
 		play.Gather(t, c.retrip.Metrics)
-	case SwapsPolicies, Reloads:
+	case SwapsPolicies:
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		n := len(c.swaps)
@@ -42,9 +40,6 @@ func (w *world) operate(t *testing.T, o Operation) {
 		}
 		next := c.plan.Next[n-1]
 		policy, hosts := w.policyOf(next.Default), w.hostsOf(next.Hosts)
-		if o.Kind == Reloads {
-			w.reloads(next)
-		}
 		if err := c.retrip.SetPolicies(policy, hosts); err != nil {
 			w.breaks("world", "an invalid policy: %v", err)
 			return
@@ -56,42 +51,5 @@ func (w *world) operate(t *testing.T, o Operation) {
 		_ = w.fleet.Close()
 	case Meets:
 		c.meet(o.Names, hashOf("strangers", o.At))
-	case Mistakes:
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.mistakes(c.swaps[len(c.swaps)-1], w.chance(hashOf("mistakes", o.At)))
 	}
-}
-
-// reloads checks that policies survive JSON, but for their functions.
-func (w *world) reloads(p Policies) {
-	text := w.file(p.Default.Policy, p.policies())
-	policy, hosts, err := retrip.LoadPolicies(bytes.NewReader(text))
-	if err != nil {
-		w.breaks("policies", "policies don't survive JSON: %v: %s", err, text)
-	} else if again := w.file(policy, hosts); !bytes.Equal(text, again) {
-		w.breaks("policies", "policies change in JSON: %s, %s", text, again)
-	}
-}
-
-// file returns policies as a file has them.
-func (w *world) file(policy retrip.Policy, hosts map[string]retrip.Policy) []byte {
-	text, err := json.Marshal(policy)
-	must(err)
-	var all map[string]json.RawMessage
-	must(json.Unmarshal(text, &all))
-	all["hosts"], err = json.Marshal(hosts)
-	must(err)
-	text, err = json.Marshal(all)
-	must(err)
-	return text
-}
-
-// policies returns the policies of hosts, without the functions of the world.
-func (p Policies) policies() map[string]retrip.Policy {
-	hosts := map[string]retrip.Policy{}
-	for pattern, p := range p.Hosts {
-		hosts[pattern] = p.Policy
-	}
-	return hosts
 }

@@ -85,17 +85,14 @@ type Transport struct {
 	Policies
 	Next     []Policies // for SetPolicies
 	Fleet    bool
-	Metrics  int  // number of the Metrics; transports may share one
-	Timed    bool // Metrics.Durations
+	Metrics  int // number of the Metrics; transports may share one
 	Logger   bool
-	Bare     bool // it has no hooks, so that first attempts are plain
-	Wrapped  bool // the base isn't an *http.Transport
-	Hostile  bool // the wrapped base returns what nobody expects
-	Handles  bool // the wrapped base does more with bodies than send them
-	DialTLS  bool // the base has a DialTLSContext
-	Verifies bool // the caller's own VerifyConnection accepts the server
-	Refuses  bool // or refuses it
-	MaxConns int
+	Bare     bool          // it has no hooks, so that first attempts are plain
+	Wrapped  bool          // the base isn't an *http.Transport
+	Hostile  bool          // the wrapped base returns what nobody expects
+	Handles  bool          // the wrapped base does more with bodies than send them
+	Verifies bool          // the caller's own VerifyConnection accepts the server
+	Refuses  bool          // or refuses it
 	Client   time.Duration // http.Client.Timeout
 }
 
@@ -141,8 +138,7 @@ type Caller struct {
 	Start     time.Duration
 	Transport int
 	Calls     []Call
-	Shared    time.Duration // end of a context that its calls share; 0: none
-	Burst     bool          // it doesn't wait for a call before it makes the next one
+	Burst     bool // it doesn't wait for a call before it makes the next one
 }
 
 // Call is one request to a client.
@@ -158,12 +154,10 @@ type Call struct {
 	Drip    time.Duration // of each Read of the body
 	Trailer bool          // the body sets one at its end
 	Policy  *Policy
-	Hooks   bool // WithTrace
 	Panics  Panic
 	Traced  bool  // an httptrace counts
 	Hints   Hints // what the Got1xxResponse of an httptrace does
 	Spells  int   // how the host is spelled
-	Behalf  bool  // made on behalf of an incoming retry
 
 	Deadline time.Duration // of the context; 0: none
 	Cancel   time.Duration // after which it is canceled; 0: never; negative: before it begins
@@ -330,10 +324,8 @@ const (
 	Gathers
 	SwapsPolicies
 	ClosesIdle
-	Reloads // the policies through JSON, as SetPolicies gets them
 	ClosesFleet
 	Meets // many hosts that don't exist
-	Mistakes
 	operationKinds
 )
 

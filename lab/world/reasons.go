@@ -39,7 +39,7 @@ func (c *checker) decisions() {
 			}
 		}
 	}
-	if plan := c.r.client.plan; misdirected > 1 || misdirected == 1 && (plan.Wrapped || plan.MaxConns > 0) {
+	if misdirected > 1 || misdirected == 1 && c.r.client.plan.Wrapped {
 		c.breaks("P8", "%d retries after a 421, which no other connection allows", misdirected)
 	}
 }

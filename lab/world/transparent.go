@@ -55,12 +55,8 @@ func (c *checker) transparent() {
 		c.breaks("P4", "an httptrace has seen %d connections and %d first bytes, %d requests arrived", r.of.traced.conns, r.of.traced.firstBytes, len(r.arrivals))
 	}
 	if c.p.RetryHeader == "World-Retry" && !c.hedged && len(c.rest) == 0 {
-		number := c.attempts
-		if r.call.Behalf {
-			number++
-		}
-		want := strconv.Itoa(number)
-		if number == 1 {
+		want := strconv.Itoa(c.attempts)
+		if c.attempts == 1 {
 			want = ""
 		}
 		if a.retry != want {

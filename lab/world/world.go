@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"flag"
 	"fmt"
 	"hash/fnv"
 	"os"
@@ -21,8 +20,6 @@ import (
 	"testing/synctest"
 	"time"
 	"weak"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/chance"
@@ -148,8 +145,6 @@ func (w *world) draw() uint64 {
 	return s.next()
 }
 
-var loose = flag.Bool("loose", false, "run each world on all processors: what happens at one instant then happens in another order each time")
-
 // Run runs the world of plan.
 //
 // Run must have the process for itself: it uses one processor and doesn't collect
@@ -157,9 +152,7 @@ var loose = flag.Bool("loose", false, "run each world on all processors: what ha
 // time.
 func Run(t *testing.T, plan *Plan) (o Outcome) {
 	var w *world
-	if !*loose {
-		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	defer func() {
 		chance.Source = nil
@@ -189,15 +182,8 @@ func Run(t *testing.T, plan *Plan) (o Outcome) {
 
 func newWorld(plan *Plan) *world {
 	w := &world{plan: plan, began: time.Now(), logs: &logs{}, ended: make(chan struct{}), trips: map[int]*roundTrip{}, charged: map[string]float64{}, levels: map[string][]told{}}
-	for i := range 3 {
-		m := &retrip.Metrics{}
-		m.Exemplar = func(context.Context) prometheus.Labels { return prometheus.Labels{"trace_id": "0af7651916cd43dd"} }
-		for _, tr := range plan.Transports {
-			if tr.Metrics == i && tr.Timed {
-				m.Durations = []string{"s0.test"}
-			}
-		}
-		w.metrics = append(w.metrics, m)
+	for range 3 {
+		w.metrics = append(w.metrics, &retrip.Metrics{})
 	}
 	if len(plan.Store) > 0 {
 		w.fleet = retrip.NewFleet(w.store())
