@@ -141,30 +141,6 @@ func TestOutputFails(t *testing.T) {
 	}
 }
 
-// Every command prints its table as JSON, too.
-func TestJSON(t *testing.T) {
-	for _, args := range []string{"overload -runs 1 -horizon 50s", "storm -policy full", "stadium -players 10000 -capacity 3000", "hedge -only 5 -clients 10 -runs 1"} {
-		code, out, errs := call(t, args+" -json")
-		require.Zero(t, code, errs)
-		var all struct {
-			Title   string
-			Results []any
-		}
-		require.NoError(t, json.Unmarshal([]byte(out), &all), args)
-		assert.NotEmpty(t, all.Title, args)
-		assert.NotEmpty(t, all.Results, args)
-	}
-}
-
-func TestPolicyFile(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "mine.json")
-	require.NoError(t, os.WriteFile(file, []byte(`{"max_attempts": 4, "attempt_timeout": "300ms", "budget": "off"}`), 0o600))
-	code, out, errs := call(t, "overload -runs 1 -policy retrip,"+file)
-	require.Zero(t, code, errs)
-	assert.Regexp(t, `(?m)^mine +never`, out)
-	assert.Regexp(t, `(?m)^retrip +3 s`, out)
-}
-
 // The note on slow recoveries uses the policies that run.
 func TestLawOfThePolicy(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mine.json")
@@ -224,23 +200,6 @@ func TestHelp(t *testing.T) {
 		}
 	}
 	assert.Contains(t, out, "envoy")
-}
-
-// A percentile has as many digits as the bins of a result can tell apart.
-func TestPercentile(t *testing.T) {
-	for d, want := range map[time.Duration]string{
-		0:                          "–",
-		973_100 * time.Microsecond: "≈ 970 ms",
-		994 * time.Millisecond:     "≈ 990 ms",
-		996 * time.Millisecond:     "≈ 1 s",
-		1540 * time.Millisecond:    "≈ 1.5 s",
-		12_345 * time.Millisecond:  "≈ 12 s",
-		7630 * time.Microsecond:    "≈ 7.6 ms",
-		347 * time.Microsecond:     "≈ 350 µs",
-	} {
-		one := []*sim.Result{{P99: d}}
-		assert.Equal(t, want, percentile(one, func(r *sim.Result) time.Duration { return r.P99 }))
-	}
 }
 
 // What differs from seed to seed is a range.

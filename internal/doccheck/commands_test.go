@@ -88,30 +88,6 @@ func checkCommands(files map[string]string, exists func(string) bool) (problems 
 	return problems
 }
 
-func TestPages_CommandsSeesWhatIsWrong(t *testing.T) {
-	files := map[string]string{
-		"Makefile":      "all: test\n\ntest: ## test\n",
-		"docs/a.md":     "Run (`go test -run '^$' -bench Bodies .`, `make test`):\n\n    go test ./b -bench 'Send$' -benchtime 1x # long\n    go -C lab test -run 'TestX|TestY' .\n    go run ./b -policy x.json\n",
-		"a_test.go":     "func BenchmarkBodies(b *testing.B) {",
-		"b/b_test.go":   "func BenchmarkSend(b *testing.B) {",
-		"lab/c_test.go": "func TestY(t *testing.T) {",
-	}
-	there := func(name string) bool { return slices.Contains([]string{".", "b", "lab"}, name) }
-	assert.Empty(t, checkCommands(files, there))
-	for _, tt := range []struct{ file, new, want string }{
-		{"b/b_test.go", "func BenchmarkSender(b *testing.B) {", "docs/a.md: no test for go test ./b -bench 'Send$' -benchtime 1x"},
-		{"a_test.go", "", "docs/a.md: no test for go test -run '^$' -bench Bodies ."},
-		{"lab/c_test.go", "func TestZ(t *testing.T) {", "docs/a.md: no test for go -C lab test -run 'TestX|TestY' ."},
-		{"Makefile", "all: test\n", "docs/a.md: no target for make test"},
-		{"docs/a.md", "`go run ./c`", "docs/a.md: no directory for go run ./c"},
-	} {
-		old := files[tt.file]
-		files[tt.file] = tt.new
-		assert.Equal(t, []string{tt.want}, checkCommands(files, there))
-		files[tt.file] = old
-	}
-}
-
 // TestWorkflows_Pinned wants each action of a workflow pinned by its commit, which
 // nobody can move as one moves a tag.
 func TestWorkflows_Pinned(t *testing.T) {

@@ -139,25 +139,6 @@ func TestLinks(t *testing.T) {
 	assert.Empty(t, checkLinks(pagesOf(readRepository(t)), exists))
 }
 
-func TestLinks_SeesWhatIsWrong(t *testing.T) {
-	for _, c := range []struct {
-		name, page string
-		problems   []string
-	}{
-		{"good links", "[a](b.md#the-end) [b](#here) [c](b.md) [d](https://example.com/#x) `docs/b.md`\n# Here", nil},
-		{"no such page", "[a](c.md)", []string{"docs/a.md: c.md doesn't exist"}},
-		{"no such file", "`docs/c.md`", []string{"docs/a.md: `docs/c.md` doesn't exist"}},
-		{"no such picture", `<img src="c.svg">`, []string{"docs/a.md: c.svg doesn't exist"}},
-		{"no such heading there", "[a](b.md#the-beginning)", []string{"docs/a.md: docs/b.md has no heading #the-beginning"}},
-		{"no such heading here", "[a](#here)", []string{"docs/a.md: docs/a.md has no heading #here"}},
-		{"a comment in code is no heading", "[a](#here)\n```sh\n# here\n```", []string{"docs/a.md: docs/a.md has no heading #here"}},
-		{"a link in code is none", "```\n[a](c.md)\n```\n\n    [a](c.md)", nil},
-	} {
-		pages := map[string]string{"docs/a.md": c.page, "docs/b.md": "# B\n\n## The end\n"}
-		assert.Equal(t, c.problems, checkLinks(pages, func(name string) bool { return pages[name] != "" }), c.name)
-	}
-}
-
 // What the zero Policy lacks is said in the same words wherever somebody begins to read.
 func TestPages_SayWhatTheZeroPolicyLacks(t *testing.T) {
 	const sentence = "The zero Policy is safe but has no time limit: set AttemptTimeout, and Deadline unless every context has a deadline."

@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 // promised is how many promises docs/promises.md has.
@@ -81,31 +80,4 @@ func checkPromises(files map[string]string, promised int) (problems []string) {
 		}
 	}
 	return problems
-}
-
-func TestPromises_SeesWhatIsWrong(t *testing.T) {
-	good := map[string]string{
-		"docs/promises.md": "# Title\n\n## P1: The first one\n\nText.\n\n## P2: The second one\n\n## P3: The third one\n",
-		"a_test.go":        "package a\n\n//retrip:promise P1 P2\nfunc TestA(t *testing.T) {}\n\n// TestB is.\n//\n//retrip:promise P2\n// Really.\nfunc TestB(t *testing.T) {}\n",
-		"contract_test.go": "package a\n\nvar rows = []contractRow{\n\t{\"P3 a row\", func(t *testing.T, e contractEnv) {\n",
-	}
-	for _, tt := range []struct {
-		name, file, old, new string
-		want                 []string
-	}{
-		{"nothing", "a_test.go", "P1", "P1", nil},
-		{"a promise is missing", "docs/promises.md", "## P2: The second one\n", "", []string{"the sections are [P1 P3], want [P1 P2 P3]"}},
-		{"no headline", "docs/promises.md", "## P2: The second one", "## P2", []string{"the sections are [P1 P3], want [P1 P2 P3]"}},
-		{"one too many", "docs/promises.md", "Text.", "## P4: The fourth one", []string{"the sections are [P1 P4 P2 P3], want [P1 P2 P3]", "docs/promises.md: there is no promise P4"}},
-		{"no test", "a_test.go", "P1 P2", "P2", []string{"P1 has no test"}},
-		{"no row", "contract_test.go", "P3", "case", []string{"P3 has no test"}},
-		{"a test of nothing", "a_test.go", "P1 P2", "P1 P2 P7", []string{"a_test.go: there is no promise P7"}},
-		{"a mark at something else", "a_test.go", "TestA", "helper", []string{"a_test.go marks something that isn't a test: func helper(t *testing.T) {}", "P1 has no test"}},
-		{"a percentile", "docs/promises.md", "Text.", "P99 is no promise.", nil},
-	} {
-		files := maps.Clone(good)
-		require.Equal(t, 1, strings.Count(files[tt.file], tt.old), tt.name)
-		files[tt.file] = strings.Replace(files[tt.file], tt.old, tt.new, 1)
-		assert.Equal(t, tt.want, checkPromises(files, 3), tt.name)
-	}
 }

@@ -5,7 +5,6 @@ package sim
 
 import (
 	"cmp"
-	"slices"
 	"time"
 
 	"github.com/retrip/retrip/internal/account"
@@ -15,9 +14,7 @@ import (
 // preset "account" ask before a retry. The zero Store answers at once.
 type Store struct {
 	Size            float64       // of the account. If 0, 175, the default of Policy.FleetBudget
-	Shards          int           // accounts into which it is split, which serve equal shares of the clients. If 0, one
 	Delay           time.Duration // round-trip time of an operation. From 50 ms on, clients stop using the store for a while
-	Lag             time.Duration // the age of the level in an answer
 	DownAt, DownFor time.Duration // when the store stops answering, and for how long
 }
 
@@ -25,7 +22,7 @@ type Store struct {
 // client asks it, and what follows, is the machine's business.
 type accounts struct {
 	size    float64
-	stores  []store
+	store   store
 	views   []account.View
 	links   []account.Link
 	answers []time.Duration // when the last answer arrives
@@ -38,12 +35,12 @@ type accounts struct {
 }
 
 func newAccounts(s *Store, clients int, seed uint64) *accounts {
-	shard := store{Store: *s}
-	shard.Size = cmp.Or(s.Size, account.DefaultSize)
-	shard.level = shard.Size
+	one := store{Store: *s}
+	one.Size = cmp.Or(s.Size, account.DefaultSize)
+	one.level = one.Size
 	return &accounts{
-		size:    shard.Size,
-		stores:  slices.Repeat([]store{shard}, max(1, s.Shards)),
+		size:    one.Size,
+		store:   one,
 		views:   make([]account.View, clients),
 		links:   make([]account.Link, clients),
 		answers: make([]time.Duration, clients),
@@ -64,7 +61,7 @@ func (a *accounts) add(client int32, now time.Duration, tokens float64) {
 	}
 	a.inSecond++
 	a.peak = max(a.peak, a.inSecond)
-	level, answered, ok := a.stores[int(client)%len(a.stores)].add(now, tokens)
+	level, answered, ok := a.store.add(now, tokens)
 	if !ok || answered-now > account.OpTimeout {
 		a.answers[client] = now + account.OpTimeout
 		link.Lose(now+account.OpTimeout, a.draws.Uint64())
@@ -89,17 +86,11 @@ func (a *accounts) ask(client int32, now time.Duration, again bool) (then time.D
 	return then, level, known && link.Up(then)
 }
 
-// store is one account of a Store, like a counter in Redis: it is a round trip away, it
-// answers from a replica that lags behind, and it is sometimes unavailable.
+// store is the account of a Store, like a counter in Redis: it is a round trip away, and it is
+// sometimes unavailable.
 type store struct {
 	Store
-	level   float64   // from 0 to Size
-	history []levelAt // past levels, kept for Lag
-}
-
-type levelAt struct {
-	at    time.Duration
-	level float64
+	level float64 // from 0 to Size
 }
 
 // add changes the level by a number, and returns the level in the answer and
@@ -111,17 +102,6 @@ func (s *store) add(now time.Duration, by float64) (level float64, answered time
 	if reached >= s.DownAt && reached < s.DownAt+s.DownFor {
 		return 0, 0, false
 	}
-	if s.Lag == 0 {
-		s.level = min(s.Size, max(0, s.level+by))
-		return s.level, now + s.Delay, true
-	}
-	if len(s.history) == 0 {
-		s.history = append(s.history, levelAt{-1 << 62, s.level})
-	}
 	s.level = min(s.Size, max(0, s.level+by))
-	s.history = append(s.history, levelAt{reached, s.level})
-	for len(s.history) > 1 && s.history[1].at <= reached-s.Lag {
-		s.history = s.history[1:]
-	}
-	return s.history[0].level, now + s.Delay, true
+	return s.level, now + s.Delay, true
 }

@@ -114,7 +114,6 @@ func TestAccount_Store(t *testing.T) {
 	}{
 		{Store{Delay: 45 * ms}, true},
 		{Store{Delay: 60 * ms}, false}, // the store counts as away
-		{Store{Lag: 3 * time.Second}, true},
 		{Store{Size: 20}, true},
 		{Store{Size: 500}, true},
 		{Store{DownFor: 90 * time.Second}, false},
@@ -153,24 +152,6 @@ func TestAccount_Operations(t *testing.T) {
 		r := ran(t, s)
 		perSecond := float64(r.StoreOperations) / r.Until.Seconds()
 		assert.True(t, perSecond >= bounds[0] && perSecond <= bounds[1], "%v of the attempts fail: %v", share, perSecond)
-	}
-}
-
-// Split in a hundred shards, the account of a million clients that make 70 000
-// requests per second is as good as one, and no shard has more to do than the
-// account of 10 000 clients.
-func TestAccount_Shards(t *testing.T) {
-	if !testenv.Tables() {
-		t.Skip("a row of the tables: make tables")
-	}
-	for _, shards := range []int{1, 100} {
-		s := of(as(t, Overload(), "account"), 1_000_000)
-		s.Horizon = 60 * time.Second
-		s.Arrivals.Rate, s.Backend.Workers, s.Backend.Queue = 70_000, 1000, 100_000
-		s.Store.Shards = shards
-		r := ran(t, s)
-		assert.LessOrEqual(t, r.Recovery, 5*time.Second, "%d shards", shards)
-		assert.Less(t, r.StorePeak, 140_000.0, "about one operation for each request that fails")
 	}
 }
 

@@ -69,10 +69,10 @@ func (r *run) raced(i int32, o *decide.Outcome) int32 {
 		if failed && !owner.race.failed {
 			owner.race.other = none
 			r.free = append(r.free, i)
-			host.RecordHedge(r.Policy.Hedging.Blind)
+			host.RecordHedge(false)
 			return none
 		}
-		host.RecordHedge(!failed || r.Policy.Hedging.Blind)
+		host.RecordHedge(!failed)
 		if !failed {
 			r.result.HedgesWon++
 		}
@@ -102,7 +102,7 @@ func (r *run) drop(i int32) {
 	q := &r.requests[i]
 	h := q.race.other
 	q.race.other = none
-	r.hedges[q.host].RecordHedge(r.Policy.Hedging.Blind)
+	r.hedges[q.host].RecordHedge(false)
 	r.requests[h].gen += generationStep
 	r.free = append(r.free, h)
 }

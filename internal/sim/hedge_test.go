@@ -5,7 +5,6 @@ package sim
 
 import (
 	"fmt"
-	"net/http"
 	"slices"
 	"testing"
 	"time"
@@ -14,8 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/internal/decide"
-	"github.com/retrip/retrip/internal/hedge"
 	"github.com/retrip/retrip/internal/testenv"
 )
 
@@ -23,7 +20,6 @@ var (
 	noHedges  = Policy{}
 	hedged    = Policy{Retry: retrip.Policy{Hedge: 0.05}}
 	unlimited = Policy{Retry: retrip.Policy{Hedge: 0.05}, Hedging: Hedging{After: 48 * time.Millisecond}}
-	blind     = Policy{Retry: retrip.Policy{Hedge: 0.05}, Hedging: Hedging{Blind: true}}
 )
 
 // stalls is Stalls in less time.
@@ -101,26 +97,6 @@ func TestHedge_Share(t *testing.T) {
 	}
 }
 
-// Only answers to first attempts teach the delay and pay for hedges.
-func TestHedge_FirstAttempts(t *testing.T) {
-	for seed := range uint64(10) {
-		s := stalls(1)
-		s.Arrivals.Count, s.Horizon, s.WarmUp, s.Seed = 36, time.Minute, 0, seed
-		s.Backend.FailureRate, s.Policy = 0.5, hedged
-		r, err := newRun(&s)
-		require.NoError(t, err)
-		first := 0
-		r.traceStep = func(_ int32, before decide.Call, e decide.Event, _ time.Duration, _ uint64, _ decide.Action) {
-			if e.Kind == decide.Ended && before.Attempts == 1 && e.Outcome.Status == http.StatusOK {
-				first++
-			}
-		}
-		_, err = r.run(t.Context())
-		require.NoError(t, err)
-		assert.Equal(t, first >= hedge.Warmup, r.hedges[0].Delay() > 0, "%d answers to first attempts", first)
-	}
-}
-
 // While the stalls are those of requests and not of answers, or there are none, hedges
 // rarely win and become rare.
 func TestHedge_LosersStop(t *testing.T) {
@@ -128,7 +104,6 @@ func TestHedge_LosersStop(t *testing.T) {
 	s := stalls(10)
 	s.Backend.Latency.StallShare = 0
 	assert.Less(t, middle(fresh(t, s, hedged), extra), 0.8)
-	assert.Greater(t, middle(fresh(t, s, blind), extra), 1.7)
 }
 
 // After ten seconds at a third of the capacity, a backend recovers as soon as without
@@ -163,17 +138,6 @@ func TestHedge_Load(t *testing.T) {
 			}
 		}
 		assert.Less(t, lowest(fresh(t, queued(clients, 0.7), unlimited)), 0.1, "a fixed delay without a limit")
-	}
-}
-
-// Hedges don't cost success when attempts fail whatever the load.
-func TestHedge_Failures(t *testing.T) {
-	testenv.OneGoroutine(t)
-	for _, share := range []float64{0.1, 0.3} {
-		s := stalls(100)
-		s.Backend.FailureRate = share
-		without, with := fresh(t, s, noHedges), fresh(t, s, hedged)
-		assert.GreaterOrEqual(t, middle(with, (*Result).SuccessRate), middle(without, (*Result).SuccessRate)-0.001, share)
 	}
 }
 

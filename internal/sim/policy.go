@@ -41,9 +41,6 @@ type Hedging struct {
 	// After, if not 0, is a fixed delay after which every first attempt gets a hedge,
 	// without any limit.
 	After time.Duration
-
-	// Blind makes hedges that don't win cost no more than others.
-	Blind bool
 }
 
 // rules returns the rules of p, and its Retry with every unset field filled in.

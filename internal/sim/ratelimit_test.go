@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 
@@ -119,54 +118,5 @@ func TestRateLimit_Keys(t *testing.T) {
 	counted := (m.Horizon - m.WarmUp).Seconds()
 	for k, rate := range []float64{1, 100} {
 		assert.GreaterOrEqual(t, float64(each.Tenants[k])/(rate*counted), .92)
-	}
-}
-
-// The gate makes the difference.
-func TestRateLimit_WithoutAGate(t *testing.T) {
-	m := rateLimitCase(t, "10/s, burst 10, always 1 s")
-	m.Policy.Gate.Enabled, m.WarmUp, m.Horizon = retrip.Off, 10*time.Second, 30*time.Second
-	r := m.run(t)
-	assert.Greater(t, r.Refusals, 1.0, "more refusals than answers")
-}
-
-// Which of the requests at given times the servers accept, and after which time they
-// would accept those that they refuse.
-func TestRateLimit_Servers(t *testing.T) {
-	const s, ms = time.Second, time.Millisecond
-	for _, tt := range []struct {
-		name   string
-		limit  ServerLimit
-		at     []time.Duration // in ms
-		wait   []time.Duration // in ms; 0 if accepted
-		allows float64         // in ten seconds
-	}{
-		{"bucket", ServerLimit{Rate: 2, Count: 2},
-			[]time.Duration{0, 0, 0, 250, 500, 500, 10_000, 10_000, 10_000}, []time.Duration{0, 0, 500, 250, 0, 500, 0, 0, 500}, 20},
-		{"bucket for a time slower", ServerLimit{Rate: 2, Count: 1, From: s, To: 3 * s, Meanwhile: .5},
-			[]time.Duration{0, 500, 1000, 2000, 3000, 3000}, []time.Duration{0, 0, 0, 1000, 0, 500}, 17},
-		{"fixed window", ServerLimit{Kind: FixedWindow, Count: 2, Window: s, Phase: 300 * ms},
-			[]time.Duration{0, 0, 0, 299, 300, 1200, 1299, 1300}, []time.Duration{0, 0, 300, 1, 0, 0, 1, 0}, 20},
-		{"sliding window", ServerLimit{Kind: SlidingWindow, Count: 2, Window: s},
-			[]time.Duration{0, 400, 900, 1000, 1000, 1400}, []time.Duration{0, 0, 100, 0, 400, 0}, 20},
-		{"outage", ServerLimit{Kind: Outage, Until: s}, []time.Duration{0, 999, 1000}, []time.Duration{1000, 1, 0}, 0},
-		{"concurrency", ServerLimit{Kind: Concurrency, Count: 2}, []time.Duration{0, 0, 0}, []time.Duration{0, 0, 500}, 20},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			m := RateLimit{Limit: tt.limit, Service: s}
-			server := m.servers()[0]
-			var waits []time.Duration
-			for _, at := range tt.at {
-				_, exact := server.arrive(at * ms)
-				waits = append(waits, exact.Round(time.Microsecond)/ms)
-			}
-			assert.Equal(t, tt.wait, waits)
-			assert.InDelta(t, tt.allows, server.allows(0, 10*s), 1e-9)
-			if tt.limit.Kind == Concurrency {
-				leave(server)
-				ok, _ := server.arrive(0)
-				assert.True(t, ok)
-			}
-		})
 	}
 }

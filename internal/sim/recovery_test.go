@@ -5,7 +5,6 @@ package sim
 
 import (
 	"cmp"
-	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -30,15 +29,6 @@ func worst(t *testing.T, s Scenario, brownouts ...time.Duration) RecoveryCase {
 	return slices.MaxFunc(cases, func(a, b RecoveryCase) int { return cmp.Compare(a.Verdict, b.Verdict) })
 }
 
-// remedy returns what makes the policy of s pass.
-func remedy(t *testing.T, s Scenario, cases ...RecoveryCase) Remedy {
-	t.Helper()
-	m, ok, err := PassesWith(t.Context(), s.Policy, cases)
-	require.NoError(t, err)
-	require.True(t, ok)
-	return m
-}
-
 //retrip:promise P14
 func TestCheckRecovery(t *testing.T) {
 	s := of(Overload(), 100)
@@ -53,7 +43,6 @@ func TestCheckRecovery(t *testing.T) {
 	assert.Equal(t, Never, bad.Recovery)
 	assert.Equal(t, time.Minute, bad.Watched)
 	assert.InDelta(t, 1.5, bad.Steady, 0.2)
-	assert.Equal(t, Remedy{Budget: 2}, remedy(t, envoy, bad))
 	if brief {
 		return
 	}
@@ -93,28 +82,6 @@ func TestCheckRecovery_Chance(t *testing.T) {
 		before = least
 	}
 	assert.Equal(t, Fails, before)
-}
-
-// A recovery begins at any bin from which on a second, and five seconds, are good.
-func TestRecoveredTo(t *testing.T) {
-	list := make([]second, 100)
-	for i := range list {
-		list[i] = second{requests: 70, good: 70}
-		if i < 23 {
-			list[i].good = 0
-		}
-	}
-	assert.Equal(t, 2300*time.Millisecond, recoveredTo(0.95, list, 10))
-	assert.Equal(t, 23*time.Second, recoveredTo(0.95, list, 1))
-	list[23].good = 35 // a twentieth of the second that begins there
-	assert.Equal(t, 2300*time.Millisecond, recoveredTo(0.95, list, 10))
-	list[40].good = 0 // later, but in the second from 3.1 s to 4 s
-	assert.Equal(t, 2300*time.Millisecond, recoveredTo(0.95, list, 10))
-	for i := 40; i < 45; i++ {
-		list[i].good = 0
-	}
-	assert.Equal(t, 4500*time.Millisecond, recoveredTo(0.95, list, 10))
-	assert.Equal(t, Never, recoveredTo(0.95, list[:60], 10))
 }
 
 // The part keeps the rate per client, the load and the service time.
@@ -221,109 +188,5 @@ func TestCheckRecovery_RefusesVacuousScenarios(t *testing.T) {
 	} {
 		_, err := c.Cases(t.Context(), Overload(), nil)
 		assert.ErrorContains(t, err, want)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err := RecoveryCheck{Brownouts: []time.Duration{time.Second}}.Cases(ctx, Overload(), nil)
-	assert.ErrorIs(t, err, context.Canceled)
-}
-
-// A backend that is overloaded without retries, too, is no reproach to the policy.
-func TestCheckRecovery_Overloaded(t *testing.T) {
-	s := Overload().LoadOf(1.1)
-	cases, err := RecoveryCheck{Brownouts: []time.Duration{time.Second}}.Cases(t.Context(), as(t, s, "no-retries"), nil)
-	require.NoError(t, err)
-	require.Len(t, cases, 1)
-	assert.Equal(t, Never, cases[0].Without)
-	assert.Equal(t, Passes, cases[0].Verdict)
-	if brief {
-		return
-	}
-
-	// One that recovers slowly without retries is watched until then.
-	cases, err = RecoveryCheck{Brownouts: []time.Duration{10 * time.Second}}.Cases(t.Context(), Overload().LoadOf(0.97), nil)
-	require.NoError(t, err)
-	assert.Greater(t, cases[0].Without, recoveryWatch-5*time.Second)
-	assert.Positive(t, cases[0].Seeds)
-}
-
-// The check blames a breaker that keeps a backend down, not the size of the fleet.
-func TestCheckRecovery_Breaker(t *testing.T) {
-	s := Overload()
-	s.Policy.Retry.Breaker = retrip.Breaker{Ratio: 0.5, OpenFor: time.Minute}
-	bad := worst(t, s)
-	assert.Equal(t, Fails, bad.Verdict)
-	m := remedy(t, s, bad)
-	assert.Equal(t, Remedy{NoBreaker: true}, m)
-	assert.Equal(t, "breaker off", m.Of(700))
-
-	if brief {
-		return
-	}
-	// Where the fleet is too large as well, it takes more.
-	s.Fleet.Clients = 3000
-	m = remedy(t, s, worst(t, s, time.Second))
-	assert.True(t, m.NoBreaker)
-	assert.NotEqual(t, Remedy{NoBreaker: true}, m)
-}
-
-// What is left to try follows from the policy.
-func TestRemedies(t *testing.T) {
-	const both = "budget 1 and the fleet's account with fleet_budget 500"
-	breaker := Overload()
-	breaker.Policy.Retry.Breaker = retrip.Breaker{Ratio: 0.5}
-	breaker.Policy.Retry.Budget = 2
-	for name, c := range map[string]struct {
-		s    Scenario
-		want []string
-	}{
-		"breaker": {breaker, []string{"breaker off", "breaker off and budget 1", "breaker off and " + both[13:], "breaker off and " + both}},
-		"retrip":  {Overload(), []string{"budget 2", "budget 1", both[13:], both}},
-		"none":    {as(t, Overload(), "no-budget"), []string{"budget 2", "budget 1", both[13:], both}},
-		"account": {as(t, Overload(), "account"), []string{"budget 2", "budget 1"}},
-	} {
-		var got []string
-		for _, m := range c.s.Policy.Remedies() {
-			got = append(got, m.Of(2000))
-		}
-		assert.Equal(t, c.want, got, name)
-	}
-	s := Overload()
-	s.Policy.Retry.Budget = 1
-	assert.Equal(t, []Remedy{{Account: true}}, s.Policy.Remedies())
-}
-
-// A recovered backend is watched until the waits before retries are over. A client with
-// only a deadline waits for an attempt until then.
-func TestCheckRecovery_Waits(t *testing.T) {
-	s := Overload()
-	p := &s.Policy.Retry
-	assert.Equal(t, recoveryTail, s.Policy.tail())
-	p.Backoff = retrip.Backoff{Base: 10 * time.Second, Cap: 20 * time.Second}
-	assert.Equal(t, 50*time.Second, s.Policy.tail())
-	p.MaxAttempts = 20
-	assert.Equal(t, recoveryLonger, s.Policy.tail())
-
-	s.Fleet.Timeout = 0
-	assert.Zero(t, s.attemptTimeout())
-	p.Deadline = 2 * time.Second
-	assert.Equal(t, 2*time.Second, s.attemptTimeout())
-	p.AttemptTimeout = time.Second
-	assert.Equal(t, time.Second, s.attemptTimeout())
-}
-
-// Cases measures all cases, also after one that fails.
-func TestRecoveryCheck_Cases(t *testing.T) {
-	c := RecoveryCheck{Brownouts: []time.Duration{time.Second, 10 * time.Second}}
-	s := of(Overload(), 3000)
-	done := 0.0
-	cases, err := c.Cases(t.Context(), s, func(d float64) { assert.Greater(t, d, done); done = d })
-	require.NoError(t, err)
-	require.Len(t, cases, 2)
-	assert.Less(t, done, 1.0)
-	assert.Equal(t, Fails, cases[0].Verdict)
-	for _, one := range cases {
-		assert.Equal(t, one.Verdict == Passes, one.InTime(), one)
-		assert.LessOrEqual(t, one.Good, one.GoodWithout+0.01, one)
 	}
 }

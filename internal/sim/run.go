@@ -238,7 +238,7 @@ func (r *run) happen(e event) {
 		}
 		r.ended(e.who, o)
 	case happensRefused:
-		r.ended(e.who, decide.Outcome{Status: http.StatusServiceUnavailable, RetryAfter: r.Backend.RetryAfter})
+		r.ended(e.who, decide.Outcome{Status: http.StatusServiceUnavailable})
 	}
 }
 

@@ -49,35 +49,6 @@ func TestSameBytesEverywhere(t *testing.T) {
 	}
 }
 
-// The width of Bin doesn't affect the counts.
-func TestBinChangesNothing(t *testing.T) {
-	s := of(Overload(), 300)
-	s.Trigger.At, s.Trigger.For, s.Horizon = 30300*time.Millisecond, time.Second, 60*time.Second
-	want := ran(t, s)
-	require.Positive(t, want.Recovery)
-	for _, bin := range []time.Duration{time.Millisecond, 70 * time.Millisecond, 999 * time.Millisecond, 7 * time.Second, time.Minute} {
-		s.Bin = bin
-		got := ran(t, s)
-		got.Bin, got.Series, got.Peak, got.PeakServed = want.Bin, want.Series, want.Peak, want.PeakServed
-		assert.Equal(t, want, got, "bins of %v", bin)
-	}
-}
-
-// The figures for the trigger match the series over the same seconds.
-func TestTriggerCounts(t *testing.T) {
-	s := of(Overload(), 100)
-	r := ran(t, s)
-	var requests, good, attempts int64
-	for _, p := range r.Series[30:40] {
-		requests, good, attempts = requests+int64(p.Requests), good+int64(p.Good), attempts+int64(p.Attempts)
-	}
-	assert.Equal(t, requests, r.TriggerRequests)
-	assert.Equal(t, attempts, r.TriggerAttempts)
-	assert.InDelta(t, float64(good)/10, r.Goodput, 1e-9)
-	assert.Equal(t, r.Peak, r.PeakSecond)
-	assert.Less(t, good, requests)
-}
-
 func TestRunAllDoesNotDependOnProcessors(t *testing.T) {
 	s := Overload()
 	s.Horizon = 40 * time.Second
@@ -87,17 +58,6 @@ func TestRunAllDoesNotDependOnProcessors(t *testing.T) {
 		assert.Equal(t, ran(t, s), together[i])
 	}
 	assert.NotEqual(t, together[0].Attempts, together[1].Attempts)
-}
-
-// An invalid scenario is an error before any of them has run.
-func TestRunAllRefusesParameters(t *testing.T) {
-	list := []Scenario{Overload(), Overload(), Overload()}
-	list[2].Fleet.Clients = 0
-	results, err := RunAll(t.Context(), list, func(float64) { t.Error("a run has ended") })
-	var p *ParameterError
-	require.ErrorAs(t, err, &p)
-	assert.Equal(t, "Fleet.Clients", p.Field)
-	assert.Equal(t, make([]*Result, 3), results)
 }
 
 // RunAll returns the first error, not the cancellations that follow from it.
@@ -205,27 +165,6 @@ func TestDecisionsAreTheHosts(t *testing.T) {
 	assert.Greater(t, retries, 100)
 }
 
-func TestStorm(t *testing.T) {
-	peak := func(crowd Crowd, preset string) float64 {
-		return ran(t, as(t, Storm(crowd), preset)).PeakServed
-	}
-	assert.Equal(t, 500.0, peak(Continuing, "no-retries"))
-	// A herd that nothing spreads out stays one.
-	assert.Equal(t, 20_000.0, peak(Herd, "no-jitter"))
-	assert.Less(t, peak(Herd, "full"), 10_000.0)
-	assert.Zero(t, peak(Herd, "no-retries"))
-}
-
-func TestPolicyDeadline(t *testing.T) {
-	s := Faults(0)
-	s.Backend.Service, s.Backend.Fixed = time.Second, true
-	s.Policy.Retry.Deadline = 250 * time.Millisecond
-	s.Policy.Retry.AttemptTimeout = retrip.Off
-	r := ran(t, s)
-	assert.Zero(t, r.Succeeded)
-	assert.Equal(t, []ReasonCount{{retrip.ReasonDeadline, r.Requests}}, r.GaveUp)
-}
-
 func TestScenarioRefusesParameters(t *testing.T) {
 	refuses(t, Overload, Scenario.Validate, map[string]func(*Scenario){
 		"Fleet.Clients":       func(s *Scenario) { s.Fleet.Clients = 0 },
@@ -280,38 +219,4 @@ func TestQueue(t *testing.T) {
 	}
 	slices.SortStableFunc(want, func(a, b item) int { return int(a.at - b.at) })
 	require.Equal(t, want, got)
-}
-
-func TestDistributions(t *testing.T) {
-	for _, x := range []float64{1e-16, 0.001, 0.5, 0.7, 1, 1.5, 2, 1e9} {
-		assert.InDelta(t, math.Log(x), ln(x), 1e-9*max(1, math.Abs(math.Log(x))))
-	}
-	s := newSource(1, 1)
-	const n = 200_000
-	var mean, square, exponential float64
-	small := 0
-	for range n {
-		x := s.normal()
-		mean += x / n
-		square += x * x / n
-		exponential += s.exponential(1e6).Seconds() * 1000 / n
-		if s.happens(newChance(0.1)) {
-			small++
-		}
-	}
-	assert.InDelta(t, 0, mean, 0.01)
-	assert.InDelta(t, 1, square, 0.015)
-	assert.InDelta(t, 1, exponential, 0.01)
-	assert.InDelta(t, 0.1*n, small, 600)
-	assert.True(t, s.happens(newChance(1)))
-	assert.False(t, s.happens(newChance(0)))
-}
-
-func TestLatencyBins(t *testing.T) {
-	var l latencies
-	for _, d := range []time.Duration{0, 1, 8, 1000, time.Millisecond, 123456789, time.Hour, math.MaxInt64} {
-		l = latencies{}
-		l.add(d)
-		assert.InEpsilon(t, float64(max(d, latencyParts)), float64(l.percentile(0.5)), 1.0/128)
-	}
 }

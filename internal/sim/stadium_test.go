@@ -4,7 +4,6 @@
 package sim
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -47,25 +46,6 @@ func TestStadium(t *testing.T) {
 	assert.Equal(t, []int64{r.Fetches, r.Retries, r.Failed, r.Refused}, []int64{fetches, retries, failed, refused})
 }
 
-// Every failure is followed by a retry or a lost segment.
-func TestStadiumAddsUp(t *testing.T) {
-	m := small()
-	m.Capacity = 1e9 // takes everything
-	r := watch(t, m)
-	assert.Zero(t, r.Refused)
-	// One attempt failed per retry and per segment lost.
-	assert.Equal(t, r.Failed, r.Retries+r.Lost)
-
-	m = small()
-	m.Policy.Retry.MaxAttempts = 1
-	r = watch(t, m)
-	assert.Zero(t, r.Retries)
-	assert.Zero(t, r.PeakWaiting)
-	// Requests sent within the blip, or within one flight before it.
-	assert.InEpsilon(t, float64(m.Players)*0.15/4, float64(r.Failed), 0.02)
-	assert.Equal(t, r.Failed+r.Refused, r.Lost)
-}
-
 // No refused player returns before the time the server asked for.
 func TestStadiumHeedsRetryAfter(t *testing.T) {
 	m := small()
@@ -81,19 +61,6 @@ func TestStadiumHeedsRetryAfter(t *testing.T) {
 	}
 	assert.Positive(t, r.Retries)
 	assert.LessOrEqual(t, r.Retries, int64(m.Players), "one retry in 30 s")
-}
-
-// With a breaker that opens at once, players that met the blip fail fast from
-// then on.
-func TestStadiumBreaker(t *testing.T) {
-	m := small()
-	m.Capacity = 1e9
-	m.Policy.Retry = retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: time.Hour}}
-	r := watch(t, m)
-	assert.Positive(t, r.Failed)
-	// Of five segments, the second one meets the blip.
-	assert.Equal(t, 5*int64(m.Players)-3*r.Failed, r.Fetches)
-	assert.Equal(t, 4*r.Failed, r.Lost)
 }
 
 // With a gate, a refused player requests no segment before the time the server
@@ -113,20 +80,6 @@ func TestStadiumGate(t *testing.T) {
 	assert.Less(t, with.Fetches, without.Fetches*9/10)
 	assert.Positive(t, with.PeakWaiting)
 	assert.Zero(t, with.Retries)
-}
-
-func TestStadiumInterrupted(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	m := CupFinal()
-	m.Players /= 25
-	r, err := m.Run(ctx, func(done float64) {
-		assert.Less(t, done, 1.0)
-		cancel()
-	})
-	require.ErrorIs(t, err, context.Canceled)
-	assert.True(t, r.Partial)
-	assert.Less(t, r.Until, m.Horizon)
-	assert.Positive(t, r.Fetches)
 }
 
 func TestStadiumRefusesParameters(t *testing.T) {

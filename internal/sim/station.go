@@ -218,7 +218,6 @@ type Backend struct {
 	BrokenShare      float64
 	BrokenSilent     bool
 	BrokenRetryAfter time.Duration // of the answers of the broken route; 0 for none
-	RetryAfter       time.Duration // of the answers of a full queue; 0 for none
 
 	// Well is the share of requests that the workers never see, and that are answered at
 	// once, whatever the others suffer: those to another route, shard or tenant of the same

@@ -36,16 +36,3 @@ func TestStore(t *testing.T) {
 		}
 	}
 }
-
-func TestStore_Lag(t *testing.T) {
-	const s1 = time.Second
-	s := store{Store: Store{Size: 10, Lag: 3 * s1}, level: 10}
-	for _, step := range []struct {
-		at   time.Duration
-		want float64
-	}{{s1, 10}, {2 * s1, 10}, {3 * s1, 10}, {4 * s1, 9}, {5 * s1, 8}, {60 * s1, 5}, {70 * s1, 4}} {
-		level, _, _ := s.add(step.at, -1)
-		assert.Equal(t, step.want, level, "at %v", step.at)
-	}
-	assert.Less(t, len(s.history), 4, "old levels are dropped")
-}

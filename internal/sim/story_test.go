@@ -56,7 +56,7 @@ func replay(t *testing.T, s *story.Story) {
 		r.draws.PCG = *generators[s.Draw()]
 		if r.account != nil {
 			r.account.draws.PCG = *generators[s.Draw()]
-			r.account.stores[0].answer(s.Lines[i:])
+			r.account.store.answer(s.Lines[i:])
 		}
 		who = l.Who
 		switch l.Event.Kind {
