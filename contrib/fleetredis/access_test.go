@@ -4,21 +4,13 @@
 package fleetredis
 
 import (
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/retrip/retrip/internal/memhttp"
 )
 
 // The rights that the package comment names are enough, and all of them are
@@ -72,44 +64,3 @@ func limited(rights []string) []string {
 }
 
 func errOf(_ float64, err error) error { return err }
-
-// certificates writes memhttp's certificate and its key to dir.
-func certificates(t *testing.T, dir string) (cert, key string) {
-	t.Helper()
-	pair := memhttp.Certificate()
-	private, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
-	require.NoError(t, err)
-	cert, key = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	require.NoError(t, os.WriteFile(cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}), 0o600))
-	require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600))
-	return cert, key
-}
-
-//retrip:promise P22
-func TestStore_TLS(t *testing.T) {
-	cert, key := certificates(t, t.TempDir())
-	authority, pair := memhttp.Roots(), memhttp.Certificate()
-	srv := start(t, "", "--tls-port", "0", "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "yes")
-	admin := redis.NewClient(&redis.Options{Addr: srv.address})
-	defer admin.Close()
-	addr, port := free(t)
-	require.NoError(t, admin.ConfigSet(t.Context(), "tls-port", port).Err())
-
-	add := func(config *tls.Config) (float64, error) {
-		s, err := Dial(&redis.UniversalOptions{Addrs: []string{addr}, TLSConfig: config, DialTimeout: time.Minute}, Options{})
-		require.NoError(t, err)
-		defer s.Close()
-		return s.Add(t.Context(), "a:443", -1, 500)
-	}
-	level, err := add(&tls.Config{RootCAs: authority, Certificates: []tls.Certificate{pair}})
-	require.NoError(t, err)
-	assert.Equal(t, 499.0, level)
-	_, err = add(&tls.Config{Certificates: []tls.Certificate{pair}})
-	var unknown x509.UnknownAuthorityError
-	assert.ErrorAs(t, err, &unknown, "nobody vouches for the server")
-	_, err = add(&tls.Config{RootCAs: authority})
-	assert.Error(t, err, "nobody vouches for the client")
-	_, err = add(nil)
-	assert.Error(t, err, "a client without TLS")
-	assert.Equal(t, "1.000000", admin.Get(t.Context(), "retrip:default:0:a:443").Val(), "none of the others got through")
-}

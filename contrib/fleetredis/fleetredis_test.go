@@ -199,23 +199,6 @@ func TestFleet(t *testing.T) {
 	assert.Equal(t, map[retrip.Reason]int{retrip.ReasonMaxAttempts: 200}, reasons)
 }
 
-// Two stores, like those of two processes, share an account.
-func TestStore_Shared(t *testing.T) {
-	srv := start(t, "")
-	var wg sync.WaitGroup
-	for range 4 {
-		s := dial(t, srv.address, Options{})
-		wg.Go(func() {
-			for range 100 {
-				_, err := s.Add(t.Context(), "a:443", -1, 500)
-				assert.NoError(t, err)
-			}
-		})
-	}
-	wg.Wait()
-	assert.Equal(t, 100.0, add(t, dial(t, srv.address, Options{}), "a:443", 0, 500))
-}
-
 func TestStore_Close(t *testing.T) {
 	srv := start(t, "")
 	s := dial(t, srv.address, Options{})

@@ -89,53 +89,6 @@ func TestStore_Troubles(t *testing.T) {
 	works()
 }
 
-// While a server loads its data, it answers LOADING to almost all commands.
-//
-//retrip:promise P22
-func TestStore_Loading(t *testing.T) {
-	srv := start(t, "", "--enable-debug-command", "yes")
-	s := dial(t, srv.address, Options{})
-	add(t, s, "a:443", -1, 500)
-	require.NoError(t, s.client.Do(t.Context(), "DEBUG", "POPULATE", "3000").Err())
-	dir := s.client.ConfigGet(t.Context(), "dir").Val()["dir"]
-	require.NoError(t, s.client.Save(t.Context()).Err())
-	srv.kill()
-	srv.run(t, "--dir", dir, "--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024")
-	try := func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-		defer cancel()
-		_, err := s.Add(ctx, "a:443", -1, 500)
-		return err
-	}
-	assert.Eventually(t, func() bool {
-		err := try()
-		return err != nil && strings.Contains(err.Error(), "LOADING")
-	}, 10*time.Second, time.Millisecond)
-	assert.Eventually(t, func() bool { return try() == nil }, time.Minute, 10*time.Millisecond)
-}
-
-// If a server's clock jumps, accounts expire early, and are then full, or late,
-// at the next operation that changes them.
-//
-//retrip:promise P22
-func TestStore_Clock(t *testing.T) {
-	s := dial(t, start(t, "").address, Options{})
-	const host = "a:443"
-	key := s.prefix + host
-	for _, jump := range []time.Duration{-time.Hour, -365 * 24 * time.Hour} {
-		add(t, s, host, -100, 500)
-		require.True(t, s.client.PExpireAt(t.Context(), key, time.Now().Add(jump)).Val())
-		assert.Equal(t, 500.0, add(t, s, host, 0, 500))
-	}
-	for _, jump := range []time.Duration{time.Hour, 100 * 365 * 24 * time.Hour} {
-		add(t, s, host, -100, 500)
-		require.True(t, s.client.PExpireAt(t.Context(), key, time.Now().Add(jump)).Val())
-		assert.Equal(t, 399.0, add(t, s, host, -1, 500))
-		assert.LessOrEqual(t, s.client.PTTL(t.Context(), key).Val(), time.Minute)
-		add(t, s, host, 1000, 500)
-	}
-}
-
 // Processes with different sizes share an account, for example during the
 // roll-out of a new FleetBudget.
 //

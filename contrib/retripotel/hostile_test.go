@@ -4,7 +4,6 @@
 package retripotel_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -18,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/contrib/retripotel"
@@ -104,49 +102,6 @@ func TestNew_ABodyThatIsNeverClosed(t *testing.T) {
 		assert.Equal(t, []string{"HTTP GET"}, w.unended())
 		require.NoError(t, resp.Body.Close())
 		assert.Empty(t, w.unended())
-	})
-}
-
-// TestNew_APanicIsTold: if the base panics, the span of the attempt has an
-// error.
-func TestNew_APanicIsTold(t *testing.T) {
-	w := newWorld(t, script(200))
-	assert.PanicsWithValue(t, "base", func() { w.over(panicking, retrip.Policy{}).Get(w.URL) })
-	attempts, requests := w.split()
-	require.Len(t, attempts, 1)
-	require.Len(t, requests, 1)
-	assert.Equal(t, codes.Error, attempts[0].Status.Code)
-	assert.Equal(t, codes.Error, requests[0].Status.Code)
-}
-
-// TestNew_AnUpgradeIsHandedOn: the body of a 101 can be written to.
-func TestNew_AnUpgradeIsHandedOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Upgrade", "echo")
-			w.Header().Set("Connection", "Upgrade")
-			w.WriteHeader(http.StatusSwitchingProtocols)
-			conn, buffered, err := w.(http.Hijacker).Hijack()
-			if err != nil {
-				return
-			}
-			defer conn.Close()
-			line, _ := buffered.ReadString('\n')
-			io.WriteString(conn, line)
-		})
-		req := play.MustRequest(t, http.MethodGet, w.URL, nil)
-		req.Header.Set("Upgrade", "echo")
-		req.Header.Set("Connection", "Upgrade")
-		resp, err := w.client(retrip.Policy{}).Do(req)
-		require.NoError(t, err)
-		defer resp.Body.Close()
-		conn, ok := resp.Body.(io.ReadWriteCloser)
-		require.True(t, ok, "%T", resp.Body)
-		_, err = io.WriteString(conn, "hello\n")
-		require.NoError(t, err)
-		line, err := bufio.NewReader(conn).ReadString('\n')
-		require.NoError(t, err)
-		assert.Equal(t, "hello\n", line)
 	})
 }
 

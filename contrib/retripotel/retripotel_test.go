@@ -310,11 +310,11 @@ func TestNew_HostsAddUpAndGoBackToZero(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/down" {
-				w.Header().Set("Retry-After", "20")
+				w.Header().Set("Retry-After", "2")
 				w.WriteHeader(http.StatusServiceUnavailable)
 			}
 		})
-		policy := retrip.Policy{MaxAttempts: 2, Deadline: time.Second}
+		policy := retrip.Policy{MaxAttempts: 2}
 		one, two := w.client(policy), w.client(policy)
 		w.do(t, one, http.MethodGet, "/down", nil)
 		w.do(t, two, http.MethodGet, "/down", nil)
@@ -323,6 +323,12 @@ func TestNew_HostsAddUpAndGoBackToZero(t *testing.T) {
 		assert.Equal(t, 2.0, n)
 		n, _ = sum(t, metrics["retrip.hosts.failing"])
 		assert.Equal(t, 2.0, n)
+		tokens, _ := sum(t, metrics["retrip.budget.tokens_missing"], attribute.String("retrip.policy", "default"))
+		assert.Equal(t, 1.0, tokens)
+		paused, _ := sum(t, metrics["retrip.hosts.paused"])
+		assert.Equal(t, 1.0, paused, "the first one only until its retry")
+		open, _ := sum(t, metrics["retrip.hosts.breaker_open"])
+		assert.Zero(t, open)
 		time.Sleep(6 * time.Minute)
 		n, _ = sum(t, w.metrics(t)["retrip.hosts.failing"])
 		assert.Zero(t, n)
@@ -331,25 +337,6 @@ func TestNew_HostsAddUpAndGoBackToZero(t *testing.T) {
 		assert.Zero(t, n)
 		runtime.KeepAlive(one)
 		runtime.KeepAlive(two)
-	})
-}
-
-func TestNew_BudgetAndPause(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Retry-After", "2")
-			w.WriteHeader(http.StatusServiceUnavailable)
-		})
-		client := w.client(retrip.Policy{MaxAttempts: 2})
-		w.do(t, client, http.MethodGet, "", nil)
-		metrics := w.metrics(t)
-		tokens, _ := sum(t, metrics["retrip.budget.tokens_missing"], attribute.String("retrip.policy", "default"))
-		assert.Equal(t, 0.5, tokens)
-		paused, _ := sum(t, metrics["retrip.hosts.paused"])
-		assert.Equal(t, 1.0, paused)
-		open, _ := sum(t, metrics["retrip.hosts.breaker_open"])
-		assert.Zero(t, open)
-		runtime.KeepAlive(client)
 	})
 }
 

@@ -98,33 +98,6 @@ func TestDeploy_LosesNoRequest(t *testing.T) {
 	}
 }
 
-// A POST is repeated while connections are refused, and not after a 503.
-func TestDeploy_POST(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var attempts atomic.Int64
-		restart := func() http.RoundTripper {
-			return restarting(time.Now().Add(5*time.Second), 1500*time.Millisecond, 1500*time.Millisecond, &attempts)
-		}
-		lost := load(t, Deploy(restart(), 20), http.MethodPost, 20, 15*time.Second)
-		assert.True(t, 30 <= lost && lost <= 60, "%d lost", lost)
-		client := Deploy(restart(), 20)
-		client.Transport.(*retrip.Transport).Policy.Unprocessed = []int{503}
-		assert.Zero(t, load(t, client, http.MethodPost, 20, 15*time.Second))
-	})
-}
-
-// A service that doesn't come back costs at most the budget, and then one
-// attempt for each request.
-func TestDeploy_AnOutageStaysBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const rate = 20
-		var attempts atomic.Int64
-		base := restarting(time.Now(), time.Minute/2, time.Hour, &attempts)
-		assert.EqualValues(t, rate*60, load(t, Deploy(base, rate), http.MethodGet, rate, time.Minute))
-		assert.Less(t, attempts.Load(), int64(rate*60+6*(20+2*3*rate)))
-	})
-}
-
 func TestNewRoutes_TheOthersKeepTheirRetries(t *testing.T) {
 	lost := func(t *testing.T, below string, client func(http.RoundTripper) *http.Client) (lost int) {
 		synctest.Test(t, func(t *testing.T) {
@@ -317,7 +290,7 @@ func TestRecipes_WithoutABase(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, rt := range []http.RoundTripper{
-		Edited{Edit: IgnoreRetryAfter("a.example")}, PathSecret{}, TimeLeft{}, Signed{Sign: func(*http.Request) error { return nil }},
+		Edited{Edit: IgnoreRetryAfter("a.example")}, PathSecret{}, TimeLeft{}, Signed{Sign: func(*http.Request) error { return nil }}, ObjectStore(nil, func(*http.Request) error { return nil }).Transport,
 		HealthChecks(&retrip.Transport{}, "a.example/health").Transport,
 	} {
 		req, err := http.NewRequestWithContext(gone, http.MethodGet, "http://a.example/health", nil)

@@ -5,18 +5,15 @@ package cookbook
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,29 +90,6 @@ func TestServices_WhatIsRepeated(t *testing.T) {
 			assert.Equal(t, tt.body, body, "the caller gets the last response")
 			assert.Len(t, a.requests(), tt.sends)
 			assert.Equal(t, tt.sends == 1, time.Since(start) == 0, "it doesn't wait in vain")
-		})
-	}
-}
-
-func TestServices_AnAttemptThatHangsEnds(t *testing.T) {
-	for url, tt := range map[string]struct {
-		recipe func(http.RoundTripper) *http.Client
-		method string
-		sends  int
-		from   time.Duration
-		till   time.Duration
-	}{
-		"https://api.openai.com/v1/chat/completions": {LLMs, "POST", 1, 2 * time.Minute, 2 * time.Minute}, // the completion may have been made
-		"http://orders.shop.svc.cluster.local/":      {Mesh, "GET", 3, 400 * time.Millisecond, 500 * time.Millisecond},
-	} {
-		testenv.Bubble(t, url, func(t *testing.T) {
-			a := newAPI(t, func(_ int, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-			start := time.Now()
-			_, err := tt.recipe(a.base()).Do(play.MustRequest(t, tt.method, url, nil))
-			require.ErrorIs(t, err, context.DeadlineExceeded)
-			assert.GreaterOrEqual(t, time.Since(start), tt.from)
-			assert.LessOrEqual(t, time.Since(start), tt.till)
-			assert.Len(t, a.requests(), tt.sends)
 		})
 	}
 }
@@ -207,21 +181,6 @@ func TestCharge_OneChargeHoweverOftenItIsSent(t *testing.T) {
 			for _, r := range a.requests() {
 				assert.Equal(t, "amount=2000", r.body)
 			}
-		})
-	}
-}
-
-func TestCharge_StripesWord(t *testing.T) {
-	for word, sends := range map[string]int{"true": 6, "false": 1} {
-		testenv.Bubble(t, word, func(t *testing.T) {
-			a := newAPI(t, func(_ int, w http.ResponseWriter, _ *http.Request) {
-				answer(w, 409, `{"error":{"code":"lock_timeout"}}`, "Stripe-Should-Retry", word)
-			})
-			resp, err := Charge(t.Context(), Payments(a.base()), "order-1", nil)
-			require.NoError(t, err)
-			require.NoError(t, resp.Body.Close())
-			assert.Equal(t, 409, resp.StatusCode)
-			assert.Len(t, a.requests(), sends)
 		})
 	}
 }
@@ -328,43 +287,6 @@ func TestObjectStore_SignsEachAttempt(t *testing.T) {
 	})
 }
 
-func TestObjectStore_WithoutABase(t *testing.T) {
-	server := httptest.NewServer(http.NotFoundHandler())
-	defer server.Close()
-	resp, err := ObjectStore(nil, func(*http.Request) error { return nil }).Get(server.URL)
-	require.NoError(t, err)
-	assert.NoError(t, resp.Body.Close())
-}
-
-// Credentials that are wrong once are wrong four times, and ten requests sign at once.
-func TestObjectStore_Credentials(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
-			if n%3 == 0 {
-				answer(w, 503, "")
-			}
-		})
-		var asked atomic.Int32
-		wrong := ObjectStore(a.base(), func(*http.Request) error { asked.Add(1); return errors.New("no credentials") })
-		_, err := wrong.Get("https://bucket.s3.amazonaws.com/key")
-		require.ErrorContains(t, err, "no credentials")
-		assert.EqualValues(t, 1, asked.Load())
-		assert.Empty(t, a.requests())
-
-		client := ObjectStore(a.base(), func(req *http.Request) error { req.Header.Set("X-Amz-Date", time.Now().String()); return nil })
-		var done sync.WaitGroup
-		for range 10 {
-			done.Go(func() {
-				req := play.MustRequest(t, http.MethodGet, "https://bucket.s3.amazonaws.com/key", nil)
-				resp, _ := do(t, client, req)
-				assert.Equal(t, 200, resp.StatusCode)
-				assert.Empty(t, req.Header)
-			})
-		}
-		done.Wait()
-	})
-}
-
 func TestScraper_OneHostHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
@@ -379,40 +301,27 @@ func TestScraper_OneHostHoldsUpNoOther(t *testing.T) {
 			}
 		})
 		client := Scraper(a.base())
-		type result struct {
-			host   string
-			status int
-			after  time.Duration
-		}
-		results := make(chan result, 400)
+		var done sync.WaitGroup
 		for i := range 100 {
-			for _, host := range []string{"busy", "down", "well", "hangs"} {
-				go func() {
+			for host, want := range map[string]struct {
+				status int
+				within time.Duration
+			}{"busy": {200, time.Hour}, "down": {502, time.Hour}, "well": {200, time.Second}, "hangs": {0, 61 * time.Second}} {
+				done.Go(func() {
 					time.Sleep(time.Duration(i) * 100 * time.Millisecond)
-					start := time.Now()
-					req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+host+".example.com/", nil)
-					assert.NoError(t, err)
-					r := result{host: host}
-					if resp, err := client.Do(req); err == nil {
-						r.status = resp.StatusCode
+					start, status := time.Now(), 0
+					if resp, err := client.Get("https://" + host + ".example.com/"); err == nil {
+						status = resp.StatusCode
 						resp.Body.Close()
 					}
-					r.after = time.Since(start)
-					results <- r
-				}()
+					if host != "down" { // whose breaker opens
+						assert.Equal(t, want.status, status, host)
+					}
+					assert.LessOrEqual(t, time.Since(start), want.within, host)
+				})
 			}
 		}
-		for range 400 {
-			switch r := <-results; r.host {
-			case "hangs":
-				assert.LessOrEqual(t, r.after, 61*time.Second, "three attempts")
-			case "well":
-				assert.Equal(t, 200, r.status)
-				assert.Less(t, r.after, time.Second)
-			case "busy":
-				assert.Equal(t, 200, r.status, "all of them, after the pause")
-			}
-		}
+		done.Wait()
 		sends := map[string]int{}
 		for _, r := range a.requests() {
 			sends[r.host]++

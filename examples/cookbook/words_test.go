@@ -59,31 +59,6 @@ func TestPathSecret_IsNowhere(t *testing.T) {
 	})
 }
 
-// Each hop is a request of its own for retrip: the attempts and the Deadline begin anew.
-func TestRedirects(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		a := newAPI(t, func(n int, w http.ResponseWriter, r *http.Request) {
-			time.Sleep(300 * time.Millisecond)
-			if n%3 != 0 {
-				answer(w, 503, "")
-				return
-			}
-			http.Redirect(w, r, r.URL.Path+"x", http.StatusFound)
-		})
-		client := &http.Client{Transport: &retrip.Transport{Base: a.base(), Policy: retrip.Policy{MaxAttempts: 3, Deadline: 2 * time.Second}}}
-		began := time.Now()
-		_, err := client.Get("http://shop.internal/")
-		assert.ErrorContains(t, err, "stopped after 10 redirects")
-		assert.Len(t, a.requests(), 30)
-		assert.Greater(t, time.Since(began), 9*time.Second)
-
-		client.Timeout = 3 * time.Second
-		began = time.Now()
-		get(t, client, "http://shop.internal/")
-		assert.LessOrEqual(t, time.Since(began), 3*time.Second, "Timeout bounds all hops together")
-	})
-}
-
 // A server closes idle connections after five seconds, just as a POST arrives.
 func TestIdleConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

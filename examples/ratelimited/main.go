@@ -5,18 +5,15 @@
 // requests per second. With a gate, the server refuses a few hundred requests;
 // without one, tens of thousands. The program compares a policy with a gate, one
 // without a gate, and one without a gate or a budget, over real sockets and in
-// real time. The server allows bursts of ten and answers other requests with 429 and Retry-After. The program then shows two
-// keys with separate limits, with one gate for both and with a gate for each.
+// real time. The server allows bursts of ten and answers other requests with 429 and
+// Retry-After.
 package main
 
 import (
 	"flag"
 	"fmt"
-	"io"
-	"math"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,127 +39,68 @@ func main() {
 	results := make([]result, len(policies))
 	var wg sync.WaitGroup
 	for i, p := range policies {
-		wg.Go(func() {
-			results[i] = run(map[string]*bucket{"": {perSecond: 10, tokens: 10, size: 10}}, p.policy, workers, *lasts)
-		})
-	}
-	keyed := make([]result, 2)
-	for i, key := range []func(*http.Request) string{nil, func(r *http.Request) string { return r.Header.Get("Authorization") }} {
-		wg.Go(func() {
-			buckets := map[string]*bucket{"poor": {perSecond: 1, tokens: 1, size: 1}, "rich": {perSecond: 20, tokens: 20, size: 20}}
-			keyed[i] = run(buckets, retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On, Key: key}}, 40, *lasts)
-		})
+		wg.Go(func() { results[i].run(p.policy, workers, *lasts) })
 	}
 	wg.Wait()
 	for i, p := range policies {
-		r := results[i]
-		fmt.Printf("%-26s %14d %9d %10d %17.0f %%\n", p.name, r.refused, r.gaveUp, r.succeeded[""], 100*float64(r.succeeded[""])/allowed)
+		r := &results[i]
+		fmt.Printf("%-26s %14d %9d %10d %17.0f %%\n", p.name, r.refused.Load(), r.gaveUp.Load(), r.succeeded.Load(), 100*float64(r.succeeded.Load())/allowed)
 	}
 	fmt.Printf("So the gate turns %d refusals into %d, and no request fails. It needs some seconds to find the pace; from then on it uses 99 %% of the limit.\n",
-		results[1].refused, results[0].refused)
-
-	fmt.Printf("\n%-26s %18s %18s\n", "two keys", "poor, 1 a second", "rich, 20 a second")
-	for i, name := range []string{"one gate", "a gate for each"} {
-		fmt.Printf("%-26s %18d %18d\n", name, keyed[i].succeeded["poor"], keyed[i].succeeded["rich"])
-	}
-	fmt.Println("So requests with limits of their own need a gate each (Gate.Key): at one gate, the rich key waits for the poor one.")
+		results[1].refused.Load(), results[0].refused.Load())
 }
 
-type result struct {
-	succeeded       map[string]int // by key
-	refused, gaveUp int32
-}
+// result counts requests.
+type result struct{ succeeded, refused, gaveUp atomic.Int64 }
 
-// run starts workers that cycle through the keys and make one request after
-// another to a server with a bucket per key.
-func run(buckets map[string]*bucket, policy retrip.Policy, workers int, lasts time.Duration) result {
-	server := &limited{buckets: buckets}
-	s := httptest.NewServer(server)
-	defer s.Close()
+// run makes requests with a policy to a server that allows 10 a second, and 10 at once.
+func (r *result) run(policy retrip.Policy, workers int, lasts time.Duration) {
+	server := httptest.NewServer(&limited{result: r, tokens: 10, last: time.Now()})
+	defer server.Close()
 	client := &http.Client{Transport: &retrip.Transport{Policy: policy}}
 	defer client.CloseIdleConnections()
-
-	var keys []string
-	for key := range buckets {
-		keys = append(keys, key)
-	}
-	var mu sync.Mutex
-	var gaveUp atomic.Int32
-	succeeded := map[string]int{}
 	end := time.Now().Add(lasts)
 	var wg sync.WaitGroup
-	for i := range workers {
-		key := keys[i%len(keys)]
+	for range workers {
 		wg.Go(func() {
 			for time.Now().Before(end) {
-				if !get(client, s.URL, key) {
-					gaveUp.Add(1)
-					time.Sleep(50 * time.Millisecond)
-					continue
+				resp, err := client.Get(server.URL)
+				if err == nil {
+					resp.Body.Close()
 				}
-				if time.Now().Before(end) {
-					mu.Lock()
-					succeeded[key]++
-					mu.Unlock()
+				switch {
+				case err != nil || resp.StatusCode != http.StatusOK:
+					r.gaveUp.Add(1)
+					time.Sleep(50 * time.Millisecond)
+				case time.Now().Before(end):
+					r.succeeded.Add(1)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	return result{succeeded, server.refused.Load(), gaveUp.Load()}
 }
 
-func get(client *http.Client, url, key string) bool {
-	req, err := http.NewRequest(http.MethodGet, url, nil)
-	if err != nil {
-		return false
-	}
-	req.Header.Set("Authorization", key)
-	resp, err := client.Do(req)
-	if err != nil {
-		return false
-	}
-	defer resp.Body.Close()
-	_, err = io.Copy(io.Discard, resp.Body)
-	return err == nil && resp.StatusCode == http.StatusOK
-}
-
-// limited is a server with a limit for each key.
+// limited is a token bucket.
 type limited struct {
-	buckets map[string]*bucket
-	refused atomic.Int32
-}
-
-func (l *limited) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	wait := l.buckets[r.Header.Get("Authorization")].take(time.Now())
-	if wait == 0 {
-		return
-	}
-	l.refused.Add(1)
-	w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(max(1, wait.Seconds())))))
-	w.WriteHeader(http.StatusTooManyRequests)
-}
-
-// bucket is a token bucket.
-type bucket struct {
-	perSecond, size float64
+	*result
 
 	mu     sync.Mutex // guards what follows
 	tokens float64
 	last   time.Time
 }
 
-// take takes a token, or returns how long it takes until there is one.
-func (b *bucket) take(now time.Time) time.Duration {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.last.IsZero() {
-		b.tokens = min(b.size, b.tokens+b.perSecond*now.Sub(b.last).Seconds())
+func (l *limited) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	l.tokens = min(10, l.tokens+10*now.Sub(l.last).Seconds())
+	l.last = now
+	if l.tokens < 1 {
+		l.refused.Add(1)
+		w.Header().Set("Retry-After", "1")
+		w.WriteHeader(http.StatusTooManyRequests)
+		return
 	}
-	b.last = now
-	if b.tokens < 1 {
-		return time.Duration((1 - b.tokens) / b.perSecond * float64(time.Second))
-	}
-	b.tokens--
-	return 0
+	l.tokens--
 }
