@@ -171,23 +171,6 @@ func TestHTTP3(t *testing.T) {
 	}
 }
 
-// quic-go repeats rejected requests on its own where it can. A server that
-// rejects everything gets our attempts, and no more.
-//
-//retrip:promise P18
-func TestHTTP3_RejectsEverything(t *testing.T) {
-	var arrivals atomic.Int64
-	url, base := serve3(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		arrivals.Add(1)
-		reset(w, http3.ErrCodeRequestRejected)
-	}))
-	transport := &retrip.Transport{Base: base, Policy: retrip.Policy{Classify: classifyHTTP3, MaxAttempts: 3, AttemptTimeout: 10 * time.Second}}
-	e := play.AsError(t, testenv.Try(transport, play.MustRequest(t, http.MethodPost, url, strings.NewReader("body"))))
-	assert.Equal(t, retrip.ReasonMaxAttempts, e.Reason)
-	assert.Equal(t, 3, e.Attempts)
-	assert.LessOrEqual(t, arrivals.Load(), int64(2*3), "quic-go repeats once within each attempt")
-}
-
 // No server listens. In QUIC that is silence, not a refusal. Our own timeout
 // ends an attempt that had no connection yet, so a POST is repeated too. If
 // quic-go gives up the handshake, its error proves nothing, as over TCP.
@@ -221,19 +204,6 @@ func TestHTTP3_NobodyListens(t *testing.T) {
 			assert.Equal(t, tt.want, attempts)
 		})
 	}
-}
-
-// Repeating a request doesn't make an untrusted certificate trusted.
-//
-//retrip:promise P8
-func TestHTTP3_CertificateIsHopeless(t *testing.T) {
-	url, _ := serve3(t, http.NotFoundHandler())
-	base := base3(t)
-	base.TLSClientConfig = nil
-	attempts := 0
-	transport := &retrip.Transport{Base: base, Trace: &retrip.Trace{Attempt: func(retrip.Event) { attempts++ }}}
-	require.Error(t, testenv.Try(transport, play.MustRequest(t, http.MethodGet, url, nil)))
-	assert.Equal(t, 1, attempts)
 }
 
 // A hedge is a second stream of the same connection.

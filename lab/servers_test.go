@@ -413,19 +413,3 @@ func TestHAProxy_Restart(t *testing.T) {
 	// it loses on a fast machine.
 	assert.LessOrEqual(t, wrapped.lost(), max(2*callers*restarts, bare.lost()/10))
 }
-
-// An operator takes a server of the balancer out of service and puts it back.
-func TestHAProxy_Maintenance(t *testing.T) {
-	t.Parallel()
-	d, addr := startHAProxy(t, "100", http.HandlerFunc(fine))
-	policy := stubborn
-	policy.MaxAttempts = 20
-	_, wrapped := compare(t, HTTP1, policy, http.MethodGet, "http://"+addr+"/", 100, nil, func() {
-		pause(t.Context(), 50*time.Millisecond)
-		d.admin("disable server real/one")
-		pause(t.Context(), 200*time.Millisecond)
-		d.admin("enable server real/one")
-		pause(t.Context(), 50*time.Millisecond)
-	})
-	assert.Zero(t, wrapped.lost())
-}

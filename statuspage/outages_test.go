@@ -246,35 +246,3 @@ func TestHandler_Canceled(t *testing.T) {
 		assert.Contains(t, get(t, h, "/").Body.String(), calm)
 	})
 }
-
-// A host of which one route in ten is broken doesn't recover between two failures.
-func TestHandler_BrokenRoute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tr := newShop(t, retrip.Policy{MaxAttempts: 1}, func(r *http.Request) (*http.Response, error) {
-			if r.URL.Path == "/broken" {
-				return answer(503)(r)
-			}
-			return answer(200)(r)
-		})
-		tr.well = false
-		round := func() {
-			tr.send(http.MethodGet, "/broken", 100*time.Millisecond)
-			for range 9 {
-				tr.send(http.MethodGet, "/fine", 100*time.Millisecond)
-			}
-		}
-		round() // a single failure says little
-		for range 29 {
-			round()
-			require.Contains(t, tr.html(), "1 host fails")
-		}
-		assert.Contains(t, tr.html(), "30 of 300 failed")
-		tr.well = true
-		round()
-		round()
-		require.Contains(t, tr.html(), "1 host fails")
-		round()
-		assert.Contains(t, tr.html(), "1 host has recovered")
-		assert.Contains(t, tr.html(), "30 of 330 failed")
-	})
-}

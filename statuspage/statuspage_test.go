@@ -13,7 +13,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -175,20 +174,6 @@ func TestHandler_StoppedRoutes(t *testing.T) {
 	assert.NotContains(t, page, "no retries to 1 host<")
 }
 
-// TestHandler_FailedInARow checks that the page says why a host with tokens left
-// gets no retry.
-func TestHandler_FailedInARow(t *testing.T) {
-	tr := &retrip.Transport{Base: down, Policy: retrip.Policy{MaxAttempts: 5, Backoff: retrip.Backoff{Base: retrip.Off}}}
-	h := Handler(map[string]*retrip.Transport{"a": tr})
-	for range 3 {
-		call(tr, "a.example")
-	}
-	page := get(t, h, "/").Body.String()
-	for _, want := range []string{"no retries to 1 host<", "no retries</a><br>3 failed in a row</td>", ">2.5 of 5</td>"} {
-		assert.Contains(t, page, want)
-	}
-}
-
 // If retries have helped, the page says what the trouble is. That is over minutes later,
 // though tokens are missing.
 func TestHandler_OnlyAttempts(t *testing.T) {
@@ -295,22 +280,6 @@ func TestHandler_Bounded(t *testing.T) {
 	assert.Less(t, page.Len(), 2<<20)
 	assert.Contains(t, page.String(), "The table shows the 1000 worst of")
 	assert.Contains(t, page.String(), "The table shows 1000 of 10000 policies.")
-}
-
-func TestHandler_Concurrently(t *testing.T) {
-	tr := &retrip.Transport{Base: down, Policy: retrip.Policy{MaxAttempts: 1}}
-	h := Handler(map[string]*retrip.Transport{"a": tr})
-	var wg sync.WaitGroup
-	for g := range 4 {
-		wg.Go(func() {
-			for i := range 20 {
-				call(tr, fmt.Sprintf("h%d-%d.example", g, i))
-				assert.NoError(t, tr.SetPolicies(retrip.Policy{MaxAttempts: 1 + i%2, Backoff: retrip.Backoff{Base: retrip.Off}}, nil))
-				get(t, h, "/")
-			}
-		})
-	}
-	wg.Wait()
 }
 
 // TestTemplateStaysOut checks that a program that imports only retrip doesn't get

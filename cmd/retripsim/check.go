@@ -85,7 +85,6 @@ func check(f *flags) work {
 	f.Uint64Var(&s.Seed, "seed", s.Seed, "seed of the random numbers")
 	f.BoolVar(&c.price, "price", true, "also measure what the policy costs where no overload ends: some seconds")
 	f.choice("retrip")
-	f.first = strings.Fields("policy host clients rate service queue json")
 	return c.run
 }
 

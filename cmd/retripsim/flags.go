@@ -36,7 +36,6 @@ type flags struct {
 	loadShare float64       // 0 if -load is not set
 	full      time.Duration // -queue
 	json      bool          // print the report as JSON
-	first     []string      // flags that the help names first
 }
 
 func newFlags(command string) *flags {
@@ -223,25 +222,17 @@ func (f *flags) one(name string, base retrip.Policy) (sim.Policy, error) {
 
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
-// help lists the flags: those of f.first before the others.
+// help lists the flags.
 func (f *flags) help(about string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "retripsim %s: %s\n", f.Name(), about)
-	first, more := flag.NewFlagSet("", flag.ContinueOnError), flag.NewFlagSet("", flag.ContinueOnError)
+	fmt.Fprintf(&b, "retripsim %s: %s\n\nFlags:\n\n", f.Name(), about)
+	plain := flag.NewFlagSet("", flag.ContinueOnError)
 	f.VisitAll(func(one *flag.Flag) {
-		set := more
-		if f.first == nil || slices.Contains(f.first, one.Name) {
-			set = first
-		}
-		set.Var(one.Value.(*typed).Value, one.Name, one.Usage)
-		set.Lookup(one.Name).DefValue = one.DefValue
+		plain.Var(one.Value.(*typed).Value, one.Name, one.Usage)
+		plain.Lookup(one.Name).DefValue = one.DefValue
 	})
-	for i, set := range []*flag.FlagSet{first, more} {
-		if set.SetOutput(&b); i == 0 || f.first != nil {
-			fmt.Fprintf(&b, "\n%s:\n\n", [...]string{"Flags", "More flags"}[i])
-			set.PrintDefaults()
-		}
-	}
+	plain.SetOutput(&b)
+	plain.PrintDefaults()
 	return b.String()
 }
 

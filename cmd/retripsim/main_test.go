@@ -19,7 +19,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/sim"
 	"github.com/retrip/retrip/internal/testenv"
 )
@@ -141,21 +140,6 @@ func TestOutputFails(t *testing.T) {
 	}
 }
 
-// The note on slow recoveries uses the policies that run.
-func TestLawOfThePolicy(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "mine.json")
-	require.NoError(t, os.WriteFile(file, []byte(`{"max_attempts": 3, "budget": 70}`), 0o600))
-	for _, c := range []struct{ args, want string }{
-		{"-policy " + file, "mine: when everything fails, the budget of a client stops its retries in about 5.93s"},
-		{"-policy no-retries,envoy,no-budget", ""},
-	} {
-		code, out, errs := call(t, "overload -runs 1 -horizon 41s "+c.args)
-		require.Zero(t, code, errs)
-		assert.Contains(t, out, c.want)
-		assert.Equal(t, c.want != "", strings.Contains(out, "the budget of a client"), c.args)
-	}
-}
-
 // An interrupt shows the results so far, marked as partial, or says that there are
 // none.
 func TestInterrupt(t *testing.T) {
@@ -272,24 +256,6 @@ func TestCheck(t *testing.T) {
 		assert.Equal(t, bad, strings.Contains(out, " passes with: "), c.args)
 		assert.Equal(t, bad, regexp.MustCompile(`\npolicy .*\n.*  (FAILS|borderline)\n`).MatchString(out), "%s: the worst case is first", c.args)
 	}
-}
-
-// What retries cost at a steady load comes with what to do about it, if they cost anything.
-func TestSteadyAdvice(t *testing.T) {
-	for _, c := range []struct {
-		without, with, free float64
-		want                string
-	}{
-		{94.7, 94.65, 0, ""},
-		{94.7, 99, 0, ""},
-		{94.7, 75, 0.8, " (at 80 % load they cost nothing: stay below it, or let the servers shed retries, see docs/shed.md; the fleet's account doesn't help here)"},
-		{94.7, 75, 0, " (they cost something at half of that load, too: set a longer AttemptTimeout, or let the servers shed retries, see docs/shed.md; the fleet's account doesn't help here)"},
-	} {
-		assert.Equal(t, c.want, steadyAdvice([]priced{{Median: c.without}, {Median: c.with}}, c.free))
-	}
-	load, err := freeLoad(t.Context(), sim.Policy{Name: "one", Retry: retrip.Policy{MaxAttempts: 1}}, 100, 1)
-	require.NoError(t, err)
-	assert.Equal(t, 0.85, load)
 }
 
 // -rate, -load and -queue mean the same in overload as in check: a fleet's rate makes no

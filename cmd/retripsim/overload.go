@@ -11,7 +11,6 @@ import (
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/retrip/retrip/internal/sim"
@@ -22,7 +21,6 @@ const maxLoad = 10 // as a share of the capacity
 // overload runs the most important scenario, with changes.
 func overload(f *flags) work {
 	s := sim.Overload()
-	f.first = strings.Fields("policy host clients rate load trigger-for runs json")
 	f.IntVar(&s.Fleet.Clients, f.field("clients", "Fleet.Clients"), s.Fleet.Clients, "processes with a Transport, each with a budget of its own")
 	f.DurationVar(&s.Fleet.Timeout, f.field("timeout", "Fleet.Timeout"), s.Fleet.Timeout, "timeout of an attempt, if the policy sets none")
 	f.Float64Var(&s.Arrivals.Rate, f.field("rate", "Arrivals.Rate"), s.Arrivals.Rate, "requests per second of all clients; the backend gets the workers that have this rate at -load, unless -workers is given")

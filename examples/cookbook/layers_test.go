@@ -7,23 +7,15 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
-	"go.opentelemetry.io/otel/propagation"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
-	"go.opentelemetry.io/otel/sdk/trace/tracetest"
-	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/clientcredentials"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/retrip/retrip"
-	"github.com/retrip/retrip/contrib/retripotel"
 	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
@@ -72,51 +64,6 @@ func TestOAuth2(t *testing.T) {
 			}
 			assert.Equal(t, tt.asked, asked)
 			assert.Len(t, a.requests(), tt.sends)
-		})
-	}
-}
-
-func TestTraced_AndOtherLayers(t *testing.T) {
-	for name, tt := range map[string]struct {
-		client   func(http.RoundTripper, trace.TracerProvider) *http.Client
-		attempts int // number of spans of kind CLIENT
-		all      int
-	}{
-		"above": {func(base http.RoundTripper, p trace.TracerProvider) *http.Client {
-			return &http.Client{Transport: otelhttp.NewTransport(&retrip.Transport{Base: base},
-				otelhttp.WithTracerProvider(p), otelhttp.WithPropagators(propagation.TraceContext{}))}
-		}, 1, 1},
-		"below": {func(base http.RoundTripper, p trace.TracerProvider) *http.Client {
-			return &http.Client{Transport: &retrip.Transport{Base: otelhttp.NewTransport(base,
-				otelhttp.WithTracerProvider(p), otelhttp.WithPropagators(propagation.TraceContext{}))}}
-		}, 3, 3},
-		"both": {func(base http.RoundTripper, p trace.TracerProvider) *http.Client {
-			return Traced(base, retripotel.Config{TracerProvider: p, Propagator: propagation.TraceContext{}})
-		}, 3, 4},
-	} {
-		testenv.Bubble(t, name, func(t *testing.T) {
-			a := newAPI(t, func(n int, w http.ResponseWriter, _ *http.Request) {
-				if n < 3 {
-					answer(w, 503, "")
-				}
-			})
-			spans := tracetest.NewInMemoryExporter()
-			client := tt.client(a.base(), sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)))
-			resp, _ := get(t, client, "https://api.example.com/")
-			assert.Equal(t, 200, resp.StatusCode)
-			attempts := 0
-			parents := map[string]bool{}
-			for _, s := range spans.GetSpans() {
-				if s.SpanKind == trace.SpanKindClient {
-					attempts++
-					parents[s.SpanContext.SpanID().String()] = true
-				}
-			}
-			assert.Equal(t, tt.attempts, attempts)
-			assert.Len(t, spans.GetSpans(), tt.all)
-			for _, r := range a.requests() {
-				assert.True(t, parents[strings.Split(r.header.Get("Traceparent"), "-")[2]], "the server's span has a parent")
-			}
 		})
 	}
 }

@@ -4,13 +4,11 @@
 package sim
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/testenv"
@@ -74,29 +72,6 @@ func TestHedge_Stalls(t *testing.T) {
 	}
 }
 
-// Whatever the latencies do, hedges stay below their share.
-func TestHedge_Share(t *testing.T) {
-	testenv.OneGoroutine(t)
-	for name, change := range map[string]func(*Scenario){
-		"5 % stall":   func(s *Scenario) { s.Backend.Latency.StallShare = 0.05 },
-		"50 % stall":  func(s *Scenario) { s.Backend.Latency.StallShare = 0.5 },
-		"slow server": func(s *Scenario) { s.Backend.Instances, s.Backend.Slow, s.Backend.SlowBy = 10, 1, 10 },
-		"ten times as long": func(s *Scenario) {
-			s.Trigger = Trigger{At: 60 * time.Second, For: 70 * time.Second, Latency: 10}
-		},
-		"ever longer": func(s *Scenario) {
-			s.Trigger = Trigger{At: 10 * time.Second, For: 110 * time.Second, Latency: 50}
-		},
-	} {
-		s := stalls(10)
-		change(&s)
-		for _, r := range fresh(t, s, hedged) {
-			assert.LessOrEqual(t, float64(r.Hedges), 0.05*float64(r.Requests), name)
-			assert.Positive(t, r.Hedges, name)
-		}
-	}
-}
-
 // While the stalls are those of requests and not of answers, or there are none, hedges
 // rarely win and become rare.
 func TestHedge_LosersStop(t *testing.T) {
@@ -138,27 +113,5 @@ func TestHedge_Load(t *testing.T) {
 			}
 		}
 		assert.Less(t, lowest(fresh(t, queued(clients, 0.7), unlimited)), 0.1, "a fixed delay without a limit")
-	}
-}
-
-// A hedge leaves nothing behind, and counts neither as a request nor as a retry.
-func TestHedge_LeavesNothing(t *testing.T) {
-	for seed := range uint64(5) {
-		s := stalls(10)
-		s.Arrivals.Count, s.Horizon, s.WarmUp, s.Seed = 3000, time.Minute, 0, seed
-		s.Fleet.Timeout, s.Backend.FailureRate, s.Backend.Silent = 300*time.Millisecond, 0.05, true
-		s.Policy = hedged
-		r, err := newRun(&s)
-		require.NoError(t, err)
-		result, err := r.run(t.Context())
-		require.NoError(t, err)
-		name := fmt.Sprintf("seed %d", seed)
-		assert.Len(t, r.free, len(r.requests), name)
-		slices.Sort(r.free)
-		assert.Len(t, slices.Compact(r.free), len(r.requests), name)
-		assert.EqualValues(t, 3000, result.Requests, name)
-		assert.Positive(t, result.Hedges, name)
-		assert.Positive(t, result.HedgesWon, name)
-		assert.Equal(t, result.Attempts, result.Requests+result.Retries+result.Hedges, name)
 	}
 }

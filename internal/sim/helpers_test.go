@@ -7,7 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip/internal/testenv"
@@ -72,16 +71,4 @@ func ranAll(t *testing.T, scenarios []Scenario) []*Result {
 	results, err := RunAll(t.Context(), scenarios, nil)
 	require.NoError(t, err)
 	return results
-}
-
-// refuses tries models with one wrong parameter each, by the name of its field.
-func refuses[M any](t *testing.T, model func() M, run func(M) error, changes map[string]func(*M)) {
-	t.Helper()
-	for field, change := range changes {
-		m := model()
-		change(&m)
-		var p *ParameterError
-		require.ErrorAs(t, run(m), &p, field)
-		assert.Equal(t, field, p.Field)
-	}
 }

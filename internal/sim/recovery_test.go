@@ -6,7 +6,6 @@ package sim
 import (
 	"cmp"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -84,43 +83,6 @@ func TestCheckRecovery_Chance(t *testing.T) {
 	assert.Equal(t, Fails, before)
 }
 
-// The part keeps the rate per client, the load and the service time.
-func TestPart(t *testing.T) {
-	for _, c := range []struct {
-		clients int
-		rate    float64
-		load    float64
-		service time.Duration
-		want    [2]int // clients and workers of the part
-	}{
-		{100, 700, 0.7, 10 * time.Millisecond, [2]int{100, 10}},
-		{10_000, 70_000, 0.7, 10 * time.Millisecond, [2]int{100, 10}},
-		{1, 7, 0.7, 10 * time.Millisecond, [2]int{100, 10}},
-		{400, 2000, 0.7, 10 * time.Millisecond, [2]int{140, 10}},
-		{400, 2000, 0.9, 10 * time.Millisecond, [2]int{180, 10}},
-		{200, 2000, 0.6, 8 * time.Millisecond, [2]int{75, 10}},
-		{2, 1000, 0.7, 10 * time.Millisecond, [2]int{2, 14}}, // ten workers would be 1.4 clients
-		{100, 700, 0.7, time.Second, [2]int{100, 1000}},
-		{100, 700, 0.7, 2 * time.Millisecond, [2]int{200, 4}},
-		{100, 700, 0.7, 500 * time.Microsecond, [2]int{200, 1}},
-	} {
-		s := of(Overload(), c.clients)
-		s.Arrivals.Rate, s.Backend.Service = c.rate, c.service
-		p := s.Part(c.load)
-		assert.Equal(t, c.want, [2]int{p.Fleet.Clients, p.Backend.Workers}, c)
-		assert.InEpsilon(t, c.rate/float64(c.clients), p.Arrivals.Rate/float64(p.Fleet.Clients), 0.031, c)
-		assert.InEpsilon(t, c.load, p.Load(), 1e-9, c)
-		assert.GreaterOrEqual(t, p.Arrivals.Rate, 699.9, c)
-		assert.InEpsilon(t, p.Arrivals.Rate/4, p.Store.Size, 1e-9, c)
-		assert.Equal(t, c.service, p.Backend.Service, c)
-	}
-	short := Overload()
-	short.Backend.Service = time.Microsecond
-	short = short.Part(0.7)
-	assert.InDelta(t, 500*time.Microsecond, short.Backend.Service, 1)
-	assert.InEpsilon(t, 1400, short.Arrivals.Rate, 1e-4)
-}
-
 // The check finds storms in a shorter trigger, in a backend that fails anyway, and in
 // long waits. Where retries are harmless, it reports nothing, whatever else goes wrong.
 func TestCheckRecovery_Storms(t *testing.T) {
@@ -157,36 +119,5 @@ func TestCheckRecovery_Storms(t *testing.T) {
 			continue
 		}
 		assert.Equal(t, Fails, worst(t, c.s, time.Second, 10*time.Second).Verdict, c.name)
-	}
-}
-
-// The check rejects scenarios that prove nothing, and names the field.
-func TestCheckRecovery_RefusesVacuousScenarios(t *testing.T) {
-	for want, change := range map[string]func(*Scenario){
-		"Backend.Workers is 0: it must be positive, for there to be an overload": func(s *Scenario) { s.Backend.Workers = 0 },
-		"Arrivals.Rate is 1: it must be 5 to":                                    func(s *Scenario) { s.Arrivals.Rate = 1 },
-		"Backend.Queue is 100: it must be longer: nothing fails here, not even":  func(s *Scenario) { s.Backend.Queue = 100 },
-		"since a full queue takes 1s and clients wait 2s for an attempt":         func(s *Scenario) { s.Policy.Retry.AttemptTimeout = 2 * time.Second },
-		"full queue takes 1s and clients wait 3s for an attempt":                 func(s *Scenario) { s.Fleet.Timeout, s.Policy.Retry.Deadline = 0, 3*time.Second },
-		"full queue takes 1s and clients wait without end for an attempt":        func(s *Scenario) { s.Fleet.Timeout = 0 },
-		"Fleet.Clients is 0": func(s *Scenario) { s.Fleet.Clients = 0 },
-	} {
-		if brief && strings.Contains(want, "queue takes") {
-			continue
-		}
-		s := Overload()
-		change(&s)
-		_, err := RecoveryCheck{Brownouts: []time.Duration{10 * time.Second}}.Cases(t.Context(), s, nil)
-		var p *ParameterError
-		assert.ErrorAs(t, err, &p, want)
-		assert.ErrorContains(t, err, want)
-	}
-	for want, c := range map[string]RecoveryCheck{
-		"Brownouts is 0s": {Brownouts: []time.Duration{0}},
-		"Loads is 0: it must be more than 0 and less than 1": {Loads: []float64{0}},
-		"Loads is 1: it must be more than 0 and less than 1": {Loads: []float64{0.5, 1}},
-	} {
-		_, err := c.Cases(t.Context(), Overload(), nil)
-		assert.ErrorContains(t, err, want)
 	}
 }

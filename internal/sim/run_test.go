@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"math"
 	"runtime"
 	"slices"
 	"testing"
@@ -19,7 +18,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/decide"
 	"github.com/retrip/retrip/internal/host"
 	"github.com/retrip/retrip/internal/testenv"
@@ -163,31 +161,6 @@ func TestDecisionsAreTheHosts(t *testing.T) {
 	require.NoError(t, err)
 	assert.Greater(t, decisions, 50_000)
 	assert.Greater(t, retries, 100)
-}
-
-func TestScenarioRefusesParameters(t *testing.T) {
-	refuses(t, Overload, Scenario.Validate, map[string]func(*Scenario){
-		"Fleet.Clients":       func(s *Scenario) { s.Fleet.Clients = 0 },
-		"Fleet.Timeout":       func(s *Scenario) { s.Fleet.Timeout = -1 },
-		"Arrivals.Rate":       func(s *Scenario) { s.Arrivals.Rate = math.NaN() },
-		"Backend.Workers":     func(s *Scenario) { s.Backend.Workers = -1 },
-		"Backend.Service":     func(s *Scenario) { s.Backend.Service = 0 },
-		"Backend.Queue":       func(s *Scenario) { s.Backend.Queue = -1 },
-		"Backend.FailureRate": func(s *Scenario) { s.Backend.FailureRate = 1.5 },
-		"Trigger.At":          func(s *Scenario) { s.Trigger.At = s.Horizon },
-		"Trigger.For":         func(s *Scenario) { s.Trigger.For = -1 },
-		"Trigger.Slowdown":    func(s *Scenario) { s.Trigger.Slowdown = -1 },
-		"Trigger.Surge":       func(s *Scenario) { s.Trigger.Surge = math.Inf(1) },
-		"Trigger.FailureRate": func(s *Scenario) { s.Trigger.FailureRate = -0.1 },
-		"Trigger.RetryAfter":  func(s *Scenario) { s.Trigger.RetryAfter = -1 },
-		"Horizon":             func(s *Scenario) { s.Horizon = 0 },
-	})
-	s := Overload()
-	s.Policy.Retry.Budget = -3
-	_, err := s.Run(t.Context())
-	assert.ErrorContains(t, err, "Policy.Budget is -3")
-	_, err = Preset("netflix", retrip.Policy{})
-	assert.ErrorContains(t, err, "envoy")
 }
 
 // The queue returns events by time, and events of the same time in the order

@@ -81,23 +81,3 @@ func TestStadiumGate(t *testing.T) {
 	assert.Positive(t, with.PeakWaiting)
 	assert.Zero(t, with.Retries)
 }
-
-func TestStadiumRefusesParameters(t *testing.T) {
-	run := func(m Stadium) error {
-		_, err := m.Run(t.Context(), nil)
-		return err
-	}
-	refuses(t, small, run, map[string]func(*Stadium){
-		"Players":    func(m *Stadium) { m.Players = 0 },
-		"Interval":   func(m *Stadium) { m.Interval = 0 },
-		"Flight":     func(m *Stadium) { m.Flight = -1 },
-		"At":         func(m *Stadium) { m.At = m.Horizon },
-		"For":        func(m *Stadium) { m.For = -1 },
-		"Capacity":   func(m *Stadium) { m.Capacity = 0 },
-		"Burst":      func(m *Stadium) { m.Burst = -1 },
-		"RetryAfter": func(m *Stadium) { m.RetryAfter = -1 },
-		"RetryEvery": func(m *Stadium) { m.RetryEvery = -1 },
-		"Horizon":    func(m *Stadium) { m.Horizon = 0 },
-		"Policy":     func(m *Stadium) { m.Policy, _ = Preset("envoy", m.Policy.Retry) },
-	})
-}

@@ -5,12 +5,8 @@ package ops
 
 import (
 	"bytes"
-	"fmt"
 	"maps"
 	"math"
-	"net/http"
-	"net/http/httptest"
-	"net/url"
 	"os"
 	"os/exec"
 	"regexp"
@@ -19,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -74,7 +68,6 @@ func TestQueries_TellWhatTheProgramDid(t *testing.T) {
 				compare(t, q, expected[q.name](a), s.query(t, q.expr, at), kind == "native")
 			}
 			checkPages(t, s, at)
-			checkVariables(t, s, map[string][]string{"job": {"program"}, "policy": slices.Collect(maps.Keys(a.known))})
 			checkRules(t, s, a)
 		})
 	}
@@ -175,22 +168,6 @@ func checkPages(t *testing.T, s *server, at time.Time) {
 	}
 }
 
-// checkVariables checks the choices that the dashboard offers.
-func checkVariables(t *testing.T, s *server, want map[string][]string) {
-	t.Helper()
-	definition := regexp.MustCompile(`^label_values\((\w+), (\w+)\)$`)
-	for _, variable := range readDashboard(t, "grafana").Templating.List {
-		if variable.Definition == "" {
-			continue // the data source
-		}
-		match := definition.FindStringSubmatch(variable.Definition)
-		require.NotNil(t, match, variable.Definition)
-		var values []string
-		s.get(t, "label/"+match[2]+"/values", url.Values{"match[]": {match[1]}}, &values)
-		assert.ElementsMatch(t, want[variable.Name], values, variable.Name)
-	}
-}
-
 // checkRules checks which alerts Prometheus derives from the rules.
 func checkRules(t *testing.T, s *server, a *answers) {
 	t.Helper()
@@ -252,32 +229,6 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// TestMetrics_ArePleasantToPromtool lints the metrics of a program and of a
-// shed.Handler under load.
-func TestMetrics_ArePleasantToPromtool(t *testing.T) {
-	promtool := find(t, "promtool")
-	p := newProgram(t)
-	p.run(t)
-	h, load, end := shedLoad(t)
-	load()
-	end()
-	for line, metrics := range map[string]prometheus.Collector{
-		`retrip_requests_total{outcome="recovered",policy="flaky.test"} 60`: p.transports[0].Metrics,
-		`retrip_shed_requests_total{attempt="5+"} 5`:                        h,
-	} {
-		registry := prometheus.NewPedanticRegistry()
-		registry.MustRegister(metrics)
-		w := httptest.NewRecorder()
-		promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-		require.Contains(t, w.Body.String(), line)
-		cmd := exec.Command(promtool, "check", "metrics")
-		cmd.Stdin = w.Body
-		out, err := cmd.CombinedOutput()
-		assert.NoError(t, err)
-		assert.Empty(t, string(out))
-	}
-}
-
 // TestRunbook_HasASectionForEachAlert checks the links from alerts to the
 // runbook.
 func TestRunbook_HasASectionForEachAlert(t *testing.T) {
@@ -302,27 +253,6 @@ func TestRunbook_HasASectionForEachAlert(t *testing.T) {
 			if reason, ok := strings.CutPrefix(what, "give_ups "); ok {
 				assert.Contains(t, string(runbook), "`"+reason+"`")
 			}
-		}
-	}
-}
-
-// TestDashboard_IsInOrder checks what Grafana itself would not reject.
-func TestDashboard_IsInOrder(t *testing.T) {
-	for _, name := range []string{"grafana", "shed"} {
-		ids := map[int]bool{}
-		cells := map[string]string{}
-		for _, panel := range readDashboard(t, name).Panels {
-			assert.False(t, ids[panel.ID], "two panels with the id %d", panel.ID)
-			ids[panel.ID] = true
-			assert.LessOrEqual(t, panel.GridPos.X+panel.GridPos.W, 24, panel.Title)
-			for x := range panel.GridPos.W {
-				for y := range panel.GridPos.H {
-					cell := fmt.Sprint(panel.GridPos.X+x, panel.GridPos.Y+y)
-					assert.Empty(t, cells[cell], "%s is in the same place", panel.Title)
-					cells[cell] = panel.Title
-				}
-			}
-			assert.Equal(t, panel.Type == "row", len(panel.Targets) == 0, panel.Title)
 		}
 	}
 }
