@@ -176,41 +176,6 @@ func TestHandler_EveryOutage(t *testing.T) {
 	}
 }
 
-// Two outages with a recovery between them are two.
-//
-//retrip:promise P15
-func TestHandler_TwoOutages(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tr := newShop(t, retrip.Policy{MaxAttempts: 1}, down)
-		send := func(n int, good bool) {
-			tr.well = good
-			for range n {
-				tr.send(http.MethodGet, "/", time.Second)
-			}
-		}
-		shows := func(earlier int, lasted time.Duration, recovered bool, texts ...string) {
-			t.Helper()
-			state := tr.HostStates()[0]
-			assert.Equal(t, []any{earlier, lasted, recovered}, []any{state.EarlierOutages, state.FailingFor, state.Recovered})
-			for _, text := range texts {
-				assert.True(t, strings.Contains(tr.html(), text), text)
-			}
-		}
-		send(10, false)
-		shows(0, 9*time.Second, false, "10 of 10 failed<br>10 of 10 in the last minute<br>", "from 00:00:00 to 00:00:09<br>")
-		send(2, true) // not enough to end the outage
-		send(1, false)
-		shows(0, 12*time.Second, false, "11 of 13 failed", "from 00:00:00 to 00:00:12<br>")
-		send(150, true)
-		shows(0, 12*time.Second, true, "11 of 163 failed", "from 00:00:00 to 00:00:12<br>")
-		send(20, false)
-		shows(1, 19*time.Second, false, "31 of 183 failed<br>20 of 63 in the last minute<br>", "from 00:02:43 to 00:03:02, 1 outage before<br>")
-		time.Sleep(6 * time.Minute)
-		send(1, false)
-		shows(0, 0, false, "1 of 1 failed", "at 00:09:03<br>")
-	})
-}
-
 // failingHosts returns the number of hosts that fail, by their metric.
 func failingHosts(t *testing.T, m *retrip.Metrics) float64 {
 	t.Helper()

@@ -454,33 +454,6 @@ func TestNew_KindsOfErrors(t *testing.T) {
 	}
 }
 
-// What a program does with a Transport before New must not cost it its traces.
-func TestNew_AfterOtherCalls(t *testing.T) {
-	for name, call := range map[string]func(*retrip.Transport){
-		"HostStates":  func(tr *retrip.Transport) { tr.HostStates() },
-		"SetPolicies": func(tr *retrip.Transport) { require.NoError(t, tr.SetPolicies(retrip.Policy{MaxAttempts: 2}, nil)) },
-		"both, twice": func(tr *retrip.Transport) {
-			for range 2 {
-				require.NoError(t, tr.SetPolicies(retrip.Policy{}, nil))
-				tr.HostStates()
-			}
-		},
-	} {
-		testenv.Bubble(t, name, func(t *testing.T) {
-			w := newWorld(t, script(503, 200))
-			tr := &retrip.Transport{Base: w.Transport(), Metrics: &retrip.Metrics{}}
-			call(tr)
-			client := &http.Client{Transport: retripotel.New(tr, w.config)}
-			call(tr)
-			w.do(t, client, http.MethodGet, "", nil)
-			attempts, requests := w.split()
-			assert.Len(t, attempts, 2)
-			assert.Len(t, requests, 1)
-			assert.NotEmpty(t, w.headers[1].Get("Traceparent"))
-		})
-	}
-}
-
 // When it is too late for traces, New says so at once.
 func TestNew_TooLate(t *testing.T) {
 	used := &retrip.Transport{Base: play.Base(play.Reply(200))}

@@ -16,20 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestREADME_Commands checks that the quick start names the two commands that try
-// retrip on a machine that has nothing but Go, and that CI runs them.
-func TestREADME_Commands(t *testing.T) {
-	files := readRepository(t)
-	for _, command := range []string{"go run ./examples/quickstart", "go test ./..."} {
-		assert.Contains(t, sectionOf(files["README.md"], "Quick start"), "`"+command+"`")
-	}
-	ci, err := os.ReadFile(filepath.Join(root, ".ci/run"))
-	require.NoError(t, err)
-	assert.Regexp(t, `(?s)\nmake test\n.*\nmake examples\n|\nmake examples\n.*\nmake test\n`, string(ci))
-	assert.Regexp(t, `\ntest: [^\n]*\n\t\$\(GO\) test \./\.\.\.\n`, files["Makefile"])
-	assert.Regexp(t, `\nexamples: [^\n]*\n(\t.*\n)*\tfor main in examples/\*/main\.go; do \\\n`, files["Makefile"])
-}
-
 // TestPages_Commands checks the commands that back the figures.
 func TestPages_Commands(t *testing.T) {
 	files := readRepository(t)
