@@ -141,5 +141,5 @@ bench: ## measure what retries cost with retrip and its peers (minutes), with AR
 instructions: ## count the instructions of requests with valgrind, and fail if there are too many (minutes)
 	$(GO) -C lab/bench run . -instructions
 
-weight: ## how large retrip, its peers and client_golang make a small program
+weight: ## how large retrip and its peers make a small program
 	$(GO) -C lab/bench run . -weight $(ARGS)

@@ -8,15 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 )
 
 // programs are what is weighed: each imports one library, and makes a request with the
 // library's defaults. The first is the reference.
 var programs = []struct{ peer, library, main string }{
 	{"bare", "", `fmt.Println((&http.Client{}).Get(url))`},
-	{"client_golang", "github.com/prometheus/client_golang/prometheus",
-		`prometheus.NewCounter(prometheus.CounterOpts{Name: "requests"}).Inc(); fmt.Println((&http.Client{}).Get(url))`},
 	{"retrip", "github.com/retrip/retrip", `fmt.Println((&http.Client{Transport: &retrip.Transport{}}).Get(url))`},
 	{"rehttp", "github.com/PuerkitoBio/rehttp",
 		`fmt.Println((&http.Client{Transport: rehttp.NewTransport(nil, rehttp.RetryMaxRetries(3), rehttp.ConstDelay(0))}).Get(url))`},
@@ -32,7 +29,6 @@ var programs = []struct{ peer, library, main string }{
 type weight struct {
 	Peer            string
 	Plain, Stripped int64 // bytes, as go build leaves it and with -ldflags="-s -w"
-	Packages        int
 }
 
 // weigh builds the programs.
@@ -59,11 +55,6 @@ func weigh() (all []weight, err error) {
 		if w.Stripped, err = built(dir, "-s -w"); err != nil {
 			return nil, err
 		}
-		packages, err := exec.Command("go", "list", "-deps", "./"+dir).Output()
-		if err != nil {
-			return nil, err
-		}
-		w.Packages = strings.Count(string(packages), "\n")
 		all = append(all, w)
 	}
 	return all, nil

@@ -224,6 +224,41 @@ func (w *world) last(c *client, s *site, id int) (*http.Response, error) {
 	return c.http.Transport.RoundTrip(req)
 }
 
+// checkRest checks that three quarters of an hour after the last refusal, no gate holds
+// back anything.
+func (w *world) checkRest() {
+	for _, c := range w.clients {
+		for _, s := range c.retrip.HostStates() {
+			if s.Held && s.Tokens == s.Size && s.PausedFor == 0 && s.Breaker == retrip.BreakerClosed && w.rests(c, s) {
+				w.breaks("P15", "t%d: %s is held, and nothing but its gate may hold it: %v", c.number, s.Host, s)
+			}
+		}
+	}
+}
+
+// rests reports whether the gate of a host must be idle by now.
+func (w *world) rests(c *client, s retrip.HostState) bool {
+	if len(c.swaps) > 1 || c.plan.Fleet || c.plan.Bare || s.Host == "others" {
+		return false
+	}
+	known := false
+	for _, r := range w.order {
+		if p := r.effective(); r.client == c && strings.HasPrefix(s.Host, r.host) {
+			known = true
+			retried := func(e event) bool { return e.hook == "Attempt" && e.Attempt > 1 }
+			if p.breaks() || len(p.Dialects) > 0 || len(r.arrivals) > 1 || slices.ContainsFunc(r.events, retried) {
+				return false // a breaker, or the row of a route
+			}
+			for _, a := range r.arrivals {
+				if a.word > 5*time.Second {
+					return false
+				}
+			}
+		}
+	}
+	return known
+}
+
 // checkCalm checks that a day after the last trouble, nothing of it is left.
 func (w *world) checkCalm() {
 	for _, c := range w.clients {

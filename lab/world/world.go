@@ -241,7 +241,9 @@ func (w *world) run(t *testing.T) {
 	}
 	w.checkProbes()
 	w.log("26 hours pass")
-	time.Sleep(26 * time.Hour)
+	time.Sleep(45 * time.Minute)
+	w.checkRest()
+	time.Sleep(25*time.Hour + 15*time.Minute)
 	w.checkCalm()
 	w.checkConnections()
 	w.end()
