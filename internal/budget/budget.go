@@ -16,7 +16,7 @@ const (
 	RetryCost        = Token / 2      // cost of a request's first retries after failures that aren't timeouts
 	priced           = 3              // how many retries of a request that pays for; each further one costs the same
 	timeoutRetryCost = Token * 7 / 10 // cost of each retry while attempts time out
-	recentOutcomes   = 10             // attempts time out while a timeout is among so many last outcomes
+	recentSuccesses  = 10             // attempts time out until so many successes after a timeout
 	Credit           = Token / 5      // back per success without a retry
 	SlowShare        = 0.7            // a success that took more than this share of AttemptTimeout is slow
 	slowCost         = 2 * Token
@@ -71,7 +71,7 @@ func (r Rule) Stopped(row uint32) bool { return r.Size > 0 && row >= max(rowLeas
 type Debt struct {
 	Missing int64  // micro-tokens
 	Row     uint32 // retries that failed in a row
-	Recent  uint8  // outcomes until the last timeout is forgotten
+	Recent  uint8  // successes until the last timeout is forgotten
 	Routes  [Routes]Route
 }
 
@@ -103,7 +103,7 @@ func (d *Debt) Pay(r Rule, f Failure) (paid int32, refusal Refusal) {
 	}
 	stopped, left, recent := r.Stopped(d.Row), int64(0), d.Recent
 	if f.Timeout {
-		stopped, left, recent = d.Row >= r.row(timeoutRowTenths), r.Size/timeoutReserve, recentOutcomes
+		stopped, left, recent = d.Row >= r.row(timeoutRowTenths), r.Size/timeoutReserve, recentSuccesses
 	} else if f.Late && d.Recent > 0 {
 		left = r.Size / timeoutReserve
 	}
@@ -156,9 +156,8 @@ func (d *Debt) Fail(r Rule, f Failure, retry bool, paid int32) {
 		d.Missing = max(d.Missing, min(r.Size, d.Missing+RetryCost))
 	}
 	if d.Missing > 0 {
-		d.Recent = max(d.Recent, 1) - 1
 		if f.Timeout {
-			d.Recent = recentOutcomes
+			d.Recent = recentSuccesses
 		}
 		if retry && !f.Old && (f.Retries == 0 || d.Recent > 0) {
 			d.Row++

@@ -96,11 +96,11 @@ func TestBudget(t *testing.T) {
 		{"while attempts time out each costs 0.7", 0, []step{
 			{"timeout 503 ok", 4.3, 0, none}, {"503 503 503 ok", 2.9, 0, none}, {"timeout timeout ok", 2.2, 0, none},
 		}},
-		{"a timeout is forgotten after ten outcomes", 100, []step{
+		{"a timeout is forgotten after ten successes", 100, []step{
 			{"503 503 ok", 99.5, 0, none}, {"503 503 ok", 99, 0, none}, {"503 503 ok", 98.5, 0, none}, {"503 503 ok", 98, 0, none}, {"503 503 ok", 97.5, 0, none},
-			{"timeout timeout ok", 96.8, 0, none}, // the first outcome
+			{"timeout timeout ok", 96.8, 0, none}, // the first success
 			{"ok", 97, 0, none}, {"ok", 97.2, 0, none}, {"ok", 97.4, 0, none}, {"ok", 97.6, 0, none}, {"ok", 97.8, 0, none},
-			{"ok", 98, 0, none}, {"ok", 98.2, 0, none}, {"503 503 ok", 97.5, 0, none}, {"503 503 ok", 97, 0, none},
+			{"ok", 98, 0, none}, {"ok", 98.2, 0, none}, {"503 503 ok", 97.5, 0, none}, {"503 503 ok", 96.8, 0, none}, {"503 503 ok", 96.3, 0, none},
 		}},
 		{"empty", 1, []step{
 			{"503 503 503 503", .5, 1, most}, {"503 503", 0, 2, failing}, {"ok", .2, 0, none},

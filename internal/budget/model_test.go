@@ -24,7 +24,7 @@ import (
 type model struct {
 	missing int
 	row     int           // failed retries in a row
-	recent  int           // outcomes until the last timeout is forgotten
+	recent  int           // successes until the last timeout is forgotten
 	routes  [6]modelRoute // by name; fewer than share rows
 }
 
@@ -122,7 +122,6 @@ func (m *model) success(q *modelRequest, took time.Duration) {
 func (m *model) failure(q *modelRequest, timeout, old bool) {
 	size := q.policy.size
 	if size > 0 && m.missing > 0 {
-		m.recent = max(0, m.recent-1)
 		if timeout {
 			m.recent = 10
 		}

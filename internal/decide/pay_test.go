@@ -101,8 +101,8 @@ func TestPayLate_ObeysRoutes(t *testing.T) {
 				late = append(late, c)
 			}
 		}
-		for range 10 { // the last ten outcomes aren't timeouts
-			stepOf(callTo("/good"), r, h, decide.Ended, busy, now+300*time.Millisecond, play.Highest)
+		for range 10 { // the last timeout is forgotten
+			stepOf(callTo("/good"), r, h, decide.Ended, well, now+300*time.Millisecond, play.Highest)
 		}
 		sent := 0
 		for _, c := range late {
@@ -116,6 +116,29 @@ func TestPayLate_ObeysRoutes(t *testing.T) {
 		}
 		assert.Zero(t, sent, name)
 	}
+}
+
+// 30 attempts time out at once, and the host then refuses others: that is no end of its trouble.
+func TestPayLate_RefusalsEndNoTimeouts(t *testing.T) {
+	r, h, now, sent := play.Rules(t, retrip.Policy{}), new(host.Record), time.Hour, 0
+	calls := make([]*decide.Call, 30)
+	for i := range calls {
+		calls[i] = callTo("/a")
+		stepOf(calls[i], r, h, decide.Ended, hung, now, play.Highest)
+	}
+	for range 10 {
+		stepOf(callTo("/b"), r, h, decide.Ended, busy, now+300*time.Millisecond, play.Highest)
+	}
+	for _, c := range calls {
+		a := decide.Action{Do: decide.Sleep}
+		for at := now + 900*time.Millisecond; a.Do == decide.Sleep; at += a.Wait {
+			a = stepOf(c, r, h, decide.Due, decide.Outcome{}, at, play.Highest)
+		}
+		if a.Do == decide.Send {
+			sent++
+		}
+	}
+	assert.Equal(t, 5, sent, "as many as had tokens")
 }
 
 // 100 attempts fail at once, and the host is well: all are made again, unless it has refused them.
