@@ -24,7 +24,7 @@ func BenchmarkDecision(b *testing.B) {
 	}
 	b.ReportAllocs()
 	var h host.Record
-	failed := decide.Event{Kind: decide.Ended, Outcome: decide.Outcome{Status: 503, Idempotent: true, Replay: true}}
+	failed := decide.Event{Kind: decide.Ended, Outcome: decide.Outcome{Status: 503, Repeatable: true, Replay: true}}
 	due, good := decide.Event{Kind: decide.Due}, decide.Event{Kind: decide.Ended, Outcome: decide.Outcome{Status: 200}}
 	for i := 0; b.Loop(); i++ {
 		call, a := decide.Call{Attempts: 1}, decide.Action{}

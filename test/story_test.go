@@ -99,7 +99,7 @@ func (s *stage) cast() (names []string) {
 		if o.Canceled {
 			r.leaves = append(r.leaves, l)
 		}
-		r.post, r.stream = r.post || !o.Idempotent, r.stream || !o.Replay
+		r.post, r.stream = r.post || !o.Repeatable, r.stream || !o.Replay
 		r.keyed = r.keyed || l.Has("keyed")
 		r.classify = r.classify || o.Verdict != decide.ByRule
 		r.last = l

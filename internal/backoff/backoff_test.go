@@ -104,7 +104,7 @@ func TestBackoff_Window(t *testing.T) {
 				outcomes := []decide.Outcome{asking(429, tt.word)}
 				if !tt.is429 {
 					outcomes = []decide.Outcome{asking(502, tt.word), asking(503, tt.word), asking(0, tt.word),
-						{Status: 200, Verdict: decide.Retryable, Idempotent: true, Replay: true, RetryAfter: tt.word}}
+						{Status: 200, Verdict: decide.Retryable, Repeatable: true, Replay: true, RetryAfter: tt.word}}
 				}
 				if tt.word > 0 {
 					outcomes = append(outcomes, asking(429, tt.word))

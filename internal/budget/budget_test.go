@@ -35,7 +35,7 @@ var outcomes = map[string]decide.Outcome{
 	"503":     play.Took(http.StatusServiceUnavailable, 0),
 	"429":     play.Took(http.StatusTooManyRequests, 0),
 	"error":   play.Took(0, 0),
-	"timeout": {Timeout: true, Idempotent: true, Replay: true, Took: time.Second},
+	"timeout": {Timeout: true, Repeatable: true, Replay: true, Took: time.Second},
 	"final":   {Status: http.StatusServiceUnavailable, Verdict: decide.Final},
 	"POST503": {Status: http.StatusServiceUnavailable, Replay: true},
 	"POSTout": {Timeout: true, Replay: true, Took: time.Second},

@@ -290,7 +290,7 @@ func (s *walk) begin(q *modelRequest, ask func(*host.Record, *decide.Call, time.
 func (s *walk) attempt(i int) {
 	q, draw := s.out[i], s.random.Uint64()
 	took := pick(s.random, 0, 700*time.Millisecond, 700*time.Millisecond+1, 999*time.Millisecond)
-	o := decide.Outcome{Idempotent: s.random.IntN(12) > 0, Replay: s.random.IntN(12) > 0, Took: took}
+	o := decide.Outcome{Repeatable: s.random.IntN(12) > 0, Replay: s.random.IntN(12) > 0, Took: took}
 	nothing := s.random.IntN(16) // that it says about the host, if below 3
 	good := nothing >= 3 && s.random.Float64() >= s.bad
 	switch {
@@ -335,11 +335,11 @@ func (s *walk) attempt(i int) {
 	s.model.failure(q, late, q.since < full)
 	want := decide.None
 	switch {
-	case o.Resent && (q.attempts >= q.policy.attempts || !o.Idempotent):
+	case o.Resent && (q.attempts >= q.policy.attempts || !o.Repeatable):
 		want = decide.HiddenSends
 	case q.attempts >= q.policy.attempts:
 		want = decide.MaxAttempts
-	case !o.Idempotent:
+	case !o.Repeatable:
 		want = decide.NotIdempotent
 	case !o.Replay:
 		want = decide.BodyNotReplayable

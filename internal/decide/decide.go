@@ -93,7 +93,7 @@ type Outcome struct {
 	Timeout    bool          // the error is a timeout
 	Canceled   bool          // the caller has canceled the request, or its own deadline has passed
 	Resent     bool          // the error is that net/http by itself sent the request too often within the attempt
-	Idempotent bool          // repeating is safe: the request is idempotent, or provably was not processed
+	Repeatable bool          // repeating is safe: the request is idempotent, or provably was not processed
 	Replay     bool          // the body can be replayed, or there is none
 	Forbidden  bool          // the server said not to retry, for example with X-Should-Retry: false
 	OfRate     bool          // the server's own words refuse the request for its rate, whatever the status

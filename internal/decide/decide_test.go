@@ -37,11 +37,11 @@ func TestStep_Ended(t *testing.T) {
 		reason  decide.Reason
 		retry   bool
 	}{
-		{name: "hopeless error", outcome: decide.Outcome{Hopeless: true, Idempotent: true, Replay: true}},
-		{name: "Retry-After on a 404 means nothing", outcome: decide.Outcome{Status: 404, RetryAfter: s, Idempotent: true, Replay: true}},
+		{name: "hopeless error", outcome: decide.Outcome{Hopeless: true, Repeatable: true, Replay: true}},
+		{name: "Retry-After on a 404 means nothing", outcome: decide.Outcome{Status: 404, RetryAfter: s, Repeatable: true, Replay: true}},
 		{name: "429", outcome: play.Repeatable(429), retry: true, reason: decide.Throttled, hi: s},
 		{name: "error", outcome: play.Repeatable(0), retry: true, reason: decide.Error, hi: 100 * ms},
-		{name: "timeout", outcome: decide.Outcome{Timeout: true, Idempotent: true, Replay: true}, retry: true, reason: decide.Timeout, hi: 100 * ms},
+		{name: "timeout", outcome: decide.Outcome{Timeout: true, Repeatable: true, Replay: true}, retry: true, reason: decide.Timeout, hi: 100 * ms},
 		{name: "third attempt", call: decide.Call{Attempts: 3}, outcome: play.Repeatable(503), retry: true, reason: decide.ServerError, hi: 400 * ms},
 
 		{name: "Unprocessed 429, not idempotent", policy: retrip.Policy{Unprocessed: []int{429}}, outcome: decide.Outcome{Status: 429, Replay: true}, retry: true, reason: decide.Throttled, hi: s},
@@ -50,27 +50,27 @@ func TestStep_Ended(t *testing.T) {
 		{name: "Retryable 200, not idempotent", outcome: decide.Outcome{Status: 200, Verdict: decide.Retryable, Replay: true}, reason: decide.NotIdempotent},
 		{name: "unprocessed 200, not idempotent", outcome: decide.Outcome{Status: 200, Verdict: decide.Unprocessed, Replay: true}, retry: true, reason: decide.Pending, hi: 100 * ms},
 		{name: "unprocessed error, not idempotent", outcome: decide.Outcome{Verdict: decide.Unprocessed, Replay: true}, retry: true, reason: decide.Error, hi: 100 * ms},
-		{name: "Final error", outcome: decide.Outcome{Verdict: decide.Final, Idempotent: true, Replay: true}},
+		{name: "Final error", outcome: decide.Outcome{Verdict: decide.Final, Repeatable: true, Replay: true}},
 
 		{name: "canceled before the deadline", call: decide.Call{Deadline: 1}, outcome: decide.Outcome{Canceled: true}, reason: decide.Canceled},
 		{name: "canceled by the deadline", call: decide.Call{Deadline: -1}, outcome: decide.Outcome{Canceled: true}, reason: decide.Deadline},
-		{name: "hidden sends, attempts used up", call: decide.Call{Attempts: 4}, outcome: decide.Outcome{Resent: true, Idempotent: true, Replay: true}, reason: decide.HiddenSends},
+		{name: "hidden sends, attempts used up", call: decide.Call{Attempts: 4}, outcome: decide.Outcome{Resent: true, Repeatable: true, Replay: true}, reason: decide.HiddenSends},
 		{name: "hidden sends, not idempotent", outcome: decide.Outcome{Resent: true, Replay: true}, reason: decide.HiddenSends},
-		{name: "hidden sends, body not replayable", outcome: decide.Outcome{Resent: true, Idempotent: true}, reason: decide.BodyNotReplayable},
+		{name: "hidden sends, body not replayable", outcome: decide.Outcome{Resent: true, Repeatable: true}, reason: decide.BodyNotReplayable},
 		{name: "more than used up", call: decide.Call{Attempts: 5}, outcome: play.Repeatable(503), reason: decide.MaxAttempts},
-		{name: "body not replayable", outcome: decide.Outcome{Status: 503, Idempotent: true}, reason: decide.BodyNotReplayable},
+		{name: "body not replayable", outcome: decide.Outcome{Status: 503, Repeatable: true}, reason: decide.BodyNotReplayable},
 
-		{name: "as long as MaxWait", outcome: decide.Outcome{Status: 503, RetryAfter: 30 * s, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError, lo: 30 * s, hi: 45 * s},
-		{name: "longer than MaxWait", outcome: decide.Outcome{Status: 503, RetryAfter: 30*s + 1, Idempotent: true, Replay: true}, reason: decide.WaitTooLong, lo: 30*s + 1, hi: 30*s + 1},
-		{name: "484289 hours", outcome: decide.Outcome{Status: 429, RetryAfter: 484289 * time.Hour, Idempotent: true, Replay: true}, reason: decide.WaitTooLong, lo: 484289 * time.Hour, hi: 484289 * time.Hour},
-		{name: "for ever", outcome: decide.Outcome{Status: 503, RetryAfter: math.MaxInt64, Idempotent: true, Replay: true}, reason: decide.WaitTooLong, lo: math.MaxInt64, hi: math.MaxInt64},
+		{name: "as long as MaxWait", outcome: decide.Outcome{Status: 503, RetryAfter: 30 * s, Repeatable: true, Replay: true}, retry: true, reason: decide.ServerError, lo: 30 * s, hi: 45 * s},
+		{name: "longer than MaxWait", outcome: decide.Outcome{Status: 503, RetryAfter: 30*s + 1, Repeatable: true, Replay: true}, reason: decide.WaitTooLong, lo: 30*s + 1, hi: 30*s + 1},
+		{name: "484289 hours", outcome: decide.Outcome{Status: 429, RetryAfter: 484289 * time.Hour, Repeatable: true, Replay: true}, reason: decide.WaitTooLong, lo: 484289 * time.Hour, hi: 484289 * time.Hour},
+		{name: "for ever", outcome: decide.Outcome{Status: 503, RetryAfter: math.MaxInt64, Repeatable: true, Replay: true}, reason: decide.WaitTooLong, lo: math.MaxInt64, hi: math.MaxInt64},
 
 		// Deadlines. All attempts end at the instant 0.
 		{name: "the wait gets a third of what is left", call: decide.Call{Deadline: 60 * ms}, outcome: play.Repeatable(503), retry: true, reason: decide.ServerError, hi: 20 * ms},
-		{name: "no room for an attempt", call: decide.Call{Deadline: 60 * ms}, outcome: decide.Outcome{Status: 503, Took: 60*ms + 1, Idempotent: true, Replay: true}, reason: decide.Deadline},
-		{name: "just room for an attempt", call: decide.Call{Deadline: 60 * ms}, outcome: decide.Outcome{Status: 503, Took: 60 * ms, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError},
-		{name: "without a deadline the duration means nothing", outcome: decide.Outcome{Status: 503, Took: time.Hour, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError, hi: 100 * ms},
-		{name: "lo never moves", call: decide.Call{Deadline: 1150 * ms}, outcome: decide.Outcome{Status: 503, RetryAfter: s, Idempotent: true, Replay: true}, retry: true, reason: decide.ServerError, lo: s, hi: 1050 * ms},
+		{name: "no room for an attempt", call: decide.Call{Deadline: 60 * ms}, outcome: decide.Outcome{Status: 503, Took: 60*ms + 1, Repeatable: true, Replay: true}, reason: decide.Deadline},
+		{name: "just room for an attempt", call: decide.Call{Deadline: 60 * ms}, outcome: decide.Outcome{Status: 503, Took: 60 * ms, Repeatable: true, Replay: true}, retry: true, reason: decide.ServerError},
+		{name: "without a deadline the duration means nothing", outcome: decide.Outcome{Status: 503, Took: time.Hour, Repeatable: true, Replay: true}, retry: true, reason: decide.ServerError, hi: 100 * ms},
+		{name: "lo never moves", call: decide.Call{Deadline: 1150 * ms}, outcome: decide.Outcome{Status: 503, RetryAfter: s, Repeatable: true, Replay: true}, retry: true, reason: decide.ServerError, lo: s, hi: 1050 * ms},
 		{name: "an unjittered wait just fits", policy: retrip.Policy{Backoff: retrip.Backoff{Base: 2 * s, Jitter: retrip.NoJitter}}, call: decide.Call{Deadline: 2 * s}, outcome: play.Repeatable(503), retry: true, reason: decide.ServerError, lo: 2 * s, hi: 2 * s},
 		{name: "equal jitter keeps its lower half", policy: retrip.Policy{Backoff: retrip.Backoff{Base: 2 * s, Jitter: retrip.EqualJitter}}, call: decide.Call{Deadline: 999 * ms}, outcome: play.Repeatable(503), reason: decide.Deadline},
 	} {
@@ -122,7 +122,7 @@ func TestNext_Order(t *testing.T) {
 		{"forbidden", decide.RetryForbidden, func(_ *testing.T, s *situation) { s.outcome.Forbidden = true }},
 		{"hidden sends", decide.HiddenSends, func(_ *testing.T, s *situation) { s.outcome.Resent = true }},
 		{"attempts used up", decide.MaxAttempts, func(_ *testing.T, s *situation) { s.call.Attempts = 4 }},
-		{"not idempotent", decide.NotIdempotent, func(_ *testing.T, s *situation) { s.outcome.Idempotent = false }},
+		{"not idempotent", decide.NotIdempotent, func(_ *testing.T, s *situation) { s.outcome.Repeatable = false }},
 		{"body not replayable", decide.BodyNotReplayable, func(_ *testing.T, s *situation) { s.outcome.Replay = false }},
 		{"wait too long", decide.WaitTooLong, func(_ *testing.T, s *situation) { s.outcome.RetryAfter = time.Minute }},
 		{"host paused", decide.HostPaused, func(t *testing.T, s *situation) { play.Pause(t, &s.host, 50*time.Second, now-time.Second) }},
@@ -333,7 +333,7 @@ func ExampleCall_Step() {
 		return
 	}
 	var healthy host.Record
-	ended := decide.Event{Kind: decide.Ended, Outcome: decide.Outcome{Status: 503, RetryAfter: 5 * time.Second, Idempotent: true, Replay: true}}
+	ended := decide.Event{Kind: decide.Ended, Outcome: decide.Outcome{Status: 503, RetryAfter: 5 * time.Second, Repeatable: true, Replay: true}}
 	var a decide.Action
 
 	call := decide.Call{Attempts: 3, Deadline: 2 * time.Second}

@@ -208,7 +208,7 @@ func (w *explorer) pays(c *traveler, e *choice, missing, gave int64) {
 		c.charged = -c.Tokens
 		return
 	case c.Do != decide.Answer:
-		w.must(failed && o.Idempotent && c.sends < w.rules.MaxAttempts && o.RetryAfter <= w.policy.MaxWait, "a retry is allowed")
+		w.must(failed && o.Repeatable && c.sends < w.rules.MaxAttempts && o.RetryAfter <= w.policy.MaxWait, "a retry is allowed")
 		w.must(gave <= 0 && c.Reason != decide.None, "a retry is paid for, and says why")
 		gives = -gave
 	case failed || o.Canceled:

@@ -23,10 +23,10 @@ func stepOf(c *decide.Call, r play.Judge, h *host.Record, kind decide.Kind, o de
 }
 
 var (
-	hung = decide.Outcome{Timeout: true, Idempotent: true, Replay: true, Took: 100 * time.Millisecond}
-	lost = decide.Outcome{Idempotent: true, Replay: true, Took: time.Millisecond}
+	hung = decide.Outcome{Timeout: true, Repeatable: true, Replay: true, Took: 100 * time.Millisecond}
+	lost = decide.Outcome{Repeatable: true, Replay: true, Took: time.Millisecond}
 	well = decide.Outcome{Status: 200, Took: time.Millisecond}
-	busy = decide.Outcome{Status: 503, Idempotent: true, Replay: true, Took: time.Millisecond}
+	busy = decide.Outcome{Status: 503, Repeatable: true, Replay: true, Took: time.Millisecond}
 )
 
 func callTo(path string) *decide.Call {
@@ -152,11 +152,11 @@ func TestPayLate_Saves(t *testing.T) {
 	}{
 		"lost":                          {outcome: lost, saved: 100},
 		"with earlier retries":          {outcome: lost, saved: 110, retries: 10, slow: 2 * time.Second},
-		"amid the body":                 {outcome: decide.Outcome{LostStatus: 200, Idempotent: true, Replay: true}, saved: 100},
-		"a 421":                         {outcome: decide.Outcome{Status: 421, Verdict: decide.Retryable, Idempotent: true, Replay: true}, saved: 100},
-		"amid the body of a refusal":    {outcome: decide.Outcome{LostStatus: 500, Idempotent: true, Replay: true}, saved: 10},
-		"hung, little time is left":     {outcome: decide.Outcome{Timeout: true, Took: time.Second, Idempotent: true, Replay: true}, deadline: 1500 * time.Millisecond, saved: 100},
-		"hung, and no time for a token": {outcome: decide.Outcome{Timeout: true, Took: time.Second, Idempotent: true, Replay: true}, deadline: 1100 * time.Millisecond, saved: 5},
+		"amid the body":                 {outcome: decide.Outcome{LostStatus: 200, Repeatable: true, Replay: true}, saved: 100},
+		"a 421":                         {outcome: decide.Outcome{Status: 421, Verdict: decide.Retryable, Repeatable: true, Replay: true}, saved: 100},
+		"amid the body of a refusal":    {outcome: decide.Outcome{LostStatus: 500, Repeatable: true, Replay: true}, saved: 10},
+		"hung, little time is left":     {outcome: decide.Outcome{Timeout: true, Took: time.Second, Repeatable: true, Replay: true}, deadline: 1500 * time.Millisecond, saved: 100},
+		"hung, and no time for a token": {outcome: decide.Outcome{Timeout: true, Took: time.Second, Repeatable: true, Replay: true}, deadline: 1100 * time.Millisecond, saved: 5},
 	} {
 		w, r, h, saved := play.NewWorld(7), play.Rules(t, retrip.Policy{}), new(host.Record), 0
 		for range tt.retries {

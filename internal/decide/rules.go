@@ -52,7 +52,7 @@ func (r *Rules) Retryable(o *Outcome) bool {
 // repeatable reports whether a request that ended in o may be repeated without
 // unwanted effects.
 func (r *Rules) repeatable(o *Outcome) bool {
-	return o.Idempotent || o.Verdict >= Unprocessed || r.Unprocessed.Has(o.Status)
+	return o.Repeatable || o.Verdict >= Unprocessed || r.Unprocessed.Has(o.Status)
 }
 
 // pauses reports whether the wait that o names pauses the whole host: it holds back retries of

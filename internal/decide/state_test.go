@@ -164,7 +164,7 @@ func TestRules_Extremes(t *testing.T) {
 				}
 				continue
 			}
-			o := decide.Outcome{Status: int(pick(r, 503, 429, 200, 0)), Idempotent: true, Replay: true, Took: pick(r, 0, 1, time.Second, most/8, most)}
+			o := decide.Outcome{Status: int(pick(r, 503, 429, 200, 0)), Repeatable: true, Replay: true, Took: pick(r, 0, 1, time.Second, most/8, most)}
 			if r.IntN(2) == 0 && o.Status >= 429 {
 				o.RetryAfter = length()
 			}

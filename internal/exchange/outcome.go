@@ -72,7 +72,7 @@ func (l *last) take(resp *http.Response, err error) {
 // and sets event.Outcome.
 func (x *journey) classify() {
 	o, l := &x.event.Outcome, &x.last
-	o.Idempotent = x.idempotent
+	o.Repeatable = x.idempotent
 	if idle := x.cfg.BodyIdleTimeout; idle > 0 && body.In(x.req, l.resp) {
 		l.resp.Body = body.Watch(l.resp.Body, idle, errBodyIdle, l.attempt, x.cfg.Metrics)
 	}
@@ -151,7 +151,7 @@ func (x *journey) classifyFailure(came *http.Response, err error) {
 			o.Hopeless, l.kept.Blame = true, fault.KindCaller
 		}
 		o.Hopeless = o.Hopeless || l.hopeless(x.req, err, x.env)
-		o.Idempotent = o.Idempotent || l.neverProcessed(x.env.Inner)
+		o.Repeatable = o.Repeatable || l.neverProcessed(x.env.Inner)
 	}
 	if x.cfg.Classifies {
 		o.Verdict = x.cfg.Program.Classify(x.req, nil, err)

@@ -197,7 +197,7 @@ func (x *exchange) reroute() {
 	}
 	if o := &x.event.Outcome; o.Status == http.StatusMisdirectedRequest && x.cfg.Retryable(o) {
 		// RFC 9110 §15.5.20: whatever the method, over a different connection.
-		if o.Idempotent = true; !x.route.Renew(&x.env.Spares, x.env.Base) {
+		if o.Repeatable = true; !x.route.Renew(&x.env.Spares, x.env.Base) {
 			o.Verdict = decide.Final
 		}
 	}

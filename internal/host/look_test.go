@@ -129,7 +129,7 @@ func TestTable_LookingChangesNothing(t *testing.T) {
 					var d [2]play.Decision
 					draw, pick := r.Uint64(), r.Uint64()
 					key, gate := keys[r.IntN(len(keys))], fmt.Sprint("key ", r.IntN(6))
-					o := decide.Outcome{Status: []int{503, 429, 200, 0}[r.IntN(4)], Timeout: true, Idempotent: true, Replay: true}
+					o := decide.Outcome{Status: []int{503, 429, 200, 0}[r.IntN(4)], Timeout: true, Repeatable: true, Replay: true}
 					if o.Status >= 400 && r.IntN(2) == 0 {
 						o.RetryAfter = []time.Duration{time.Second, time.Minute, 24 * time.Hour}[min(r.IntN(3), r.IntN(3))]
 					}

@@ -24,7 +24,7 @@ import (
 	"github.com/retrip/retrip/internal/testenv"
 )
 
-var refusal = decide.Outcome{Status: 503, Idempotent: true, Replay: true}
+var refusal = decide.Outcome{Status: 503, Repeatable: true, Replay: true}
 
 // failAt makes one attempt at key fail, with everything that follows from it.
 func failAt(t *host.Table, key hostkey.Key, r play.Judge, o decide.Outcome, now time.Duration) *host.Entry {

@@ -89,7 +89,7 @@ func (r Judge) Return(h *host.Record, c *decide.Call) (wakes bool) {
 
 // Repeatable returns the outcome of a request that may be repeated.
 func Repeatable(status int) decide.Outcome {
-	return decide.Outcome{Status: status, Idempotent: true, Replay: true}
+	return decide.Outcome{Status: status, Repeatable: true, Replay: true}
 }
 
 // Fail makes one attempt at h that fails in a way that a retry may fix, and

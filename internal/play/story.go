@@ -115,7 +115,7 @@ func (s *Story) read(line string) (err error) {
 		return fmt.Errorf("no event in %q", line)
 	}
 	l.Event.Kind = decide.Kind(slices.Index(kinds[:], l.words[0]))
-	l.Event.Outcome.Idempotent, l.Event.Outcome.Replay = true, true
+	l.Event.Outcome.Repeatable, l.Event.Outcome.Replay = true, true
 	for _, word := range l.words[1:] {
 		if err := l.set(word); err != nil {
 			return err
@@ -151,7 +151,7 @@ func (l *Line) set(word string) (err error) {
 	case "forbidden":
 		o.Forbidden = true
 	case "post":
-		o.Idempotent = false
+		o.Repeatable = false
 	case "stream":
 		o.Replay = false
 	case "retryable":

@@ -167,7 +167,7 @@ func (s Scenario) PurseTime() (time.Duration, error) {
 	for before := -1; before < retries; {
 		before = retries
 		call := decide.Call{Attempts: 1}
-		ended := decide.Event{Kind: decide.Ended, Outcome: decide.Outcome{Status: http.StatusServiceUnavailable, Idempotent: true, Replay: true}}
+		ended := decide.Event{Kind: decide.Ended, Outcome: decide.Outcome{Status: http.StatusServiceUnavailable, Repeatable: true, Replay: true}}
 		var a decide.Action
 		for call.Step(rules, &record, &ended, &a, 0, 0); a.Do != decide.Answer; call.Step(rules, &record, &ended, &a, 0, 0) {
 			call.Attempts++

@@ -196,7 +196,7 @@ func (p *limitProcess) attempt(call *decide.Call, key int, answer func(decide.Ou
 	reply := func(status int, wait time.Duration) {
 		p.At(p.Now+p.way(), func() {
 			p.count(status, key, wait)
-			answer(decide.Outcome{Status: status, RetryAfter: wait, Took: p.Now - sent, Idempotent: true, Replay: true})
+			answer(decide.Outcome{Status: status, RetryAfter: wait, Took: p.Now - sent, Repeatable: true, Replay: true})
 		})
 	}
 	p.At(sent+p.way(), func() {

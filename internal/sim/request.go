@@ -226,7 +226,7 @@ func (r *run) ended(i int32, outcome decide.Outcome) {
 	now := time.Duration(r.now)
 	r.event = decide.Event{Kind: decide.Ended, Outcome: outcome}
 	o := &r.event.Outcome
-	o.Idempotent, o.Replay, o.Took = true, true, now-time.Duration(q.began)
+	o.Repeatable, o.Replay, o.Took = true, true, now-time.Duration(q.began)
 	if r.hedges != nil && q.call.Attempts <= 2 {
 		if i = r.raced(i, o); i == none {
 			return // the other attempt may still succeed

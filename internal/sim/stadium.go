@@ -235,7 +235,7 @@ func (s *stadium) point(now int64) *StadiumPoint { return &s.result.Series[now/i
 
 // send makes an attempt and returns its outcome and the time of the answer.
 func (s *stadium) send(now int64) (o decide.Outcome, answered int64) {
-	o = decide.Outcome{Status: http.StatusOK, Idempotent: true, Replay: true}
+	o = decide.Outcome{Status: http.StatusOK, Repeatable: true, Replay: true}
 	begin, end := int64(s.At), int64(s.At+s.For)
 	if now >= begin-int64(s.Flight) && now < end && begin < end {
 		s.result.Failed++
