@@ -142,7 +142,7 @@ func TestFresh(t *testing.T) {
 		{"http registered", []memhttp.Proto{memhttp.H2C}, func(w *freshWorld) { w.base.RegisterProtocol("http", w.server.Transport()) }, onlyTheBase},
 		{"https registered", []memhttp.Proto{memhttp.HTTP2}, registerHTTPS, onlyTheBase},
 	} {
-		eachFresh(t, row.name, row.protos, func(w *freshWorld) {
+		eachBubble(t, row.name, row.protos, func(w *freshWorld) {
 			row.set(w)
 			w.play(row.script)
 		})

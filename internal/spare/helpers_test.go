@@ -44,8 +44,8 @@ type freshWorld struct {
 	freezes   atomic.Int64 // that many connections freeze as soon as requests have got them
 }
 
-// eachFresh runs f in a bubble for each protocol. The subtests have the name too.
-func eachFresh(t *testing.T, name string, protos []memhttp.Proto, f func(w *freshWorld)) {
+// eachBubble runs f in a bubble for each protocol. The subtests have the name too.
+func eachBubble(t *testing.T, name string, protos []memhttp.Proto, f func(w *freshWorld)) {
 	t.Helper()
 	for _, proto := range protos {
 		play.Bubble(t, strings.TrimSpace(name+" "+proto.String()), func(t *testing.T) { f(newFreshWorld(t, proto)) })

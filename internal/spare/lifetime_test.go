@@ -26,7 +26,7 @@ import (
 //retrip:promise P11 P13
 func TestFresh_CloseIdleConnections(t *testing.T) {
 	for _, replaced := range []bool{false, true} {
-		eachFresh(t, fmt.Sprintf("replaced %v", replaced), bothHTTP2, func(w *freshWorld) {
+		eachBubble(t, fmt.Sprintf("replaced %v", replaced), bothHTTP2, func(w *freshWorld) {
 			release := make(chan struct{})
 			w.handle = func(rw http.ResponseWriter, r *http.Request) {
 				if r.URL.Path == "/hang" {
@@ -83,7 +83,7 @@ func (c *listened) AfterFunc(func()) (stop func() bool) {
 //retrip:promise P13
 func TestFresh_ContextsEndWithTheBody(t *testing.T) {
 	for _, bare := range []bool{false, true} {
-		eachFresh(t, fmt.Sprint("bare ", bare), play.Protos, func(w *freshWorld) {
+		eachBubble(t, fmt.Sprint("bare ", bare), play.Protos, func(w *freshWorld) {
 			if bare {
 				w.base.ResponseHeaderTimeout = w.transport.Policy.AttemptTimeout
 				w.transport.Policy.AttemptTimeout, w.transport.Trace = 0, nil

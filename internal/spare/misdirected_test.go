@@ -43,7 +43,7 @@ func TestMisdirected(t *testing.T) {
 		"a single attempt": {func(w *freshWorld) { w.transport.Policy.MaxAttempts = 1 }, 1, 1, 421},
 	} {
 		for _, method := range []string{http.MethodGet, http.MethodPost} {
-			eachFresh(t, name+" "+method, play.Protos, func(w *freshWorld) {
+			eachBubble(t, name+" "+method, play.Protos, func(w *freshWorld) {
 				var mu sync.Mutex
 				conns, bodies := map[*memhttp.Conn]int{}, []string(nil)
 				w.handle = func(rw http.ResponseWriter, r *http.Request) {
@@ -87,7 +87,7 @@ func TestMisdirected(t *testing.T) {
 //
 //retrip:promise P8 P11
 func TestMisdirected_Lost(t *testing.T) {
-	eachFresh(t, "lost", []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS}, func(w *freshWorld) {
+	eachBubble(t, "lost", []memhttp.Proto{memhttp.HTTP1, memhttp.HTTPS}, func(w *freshWorld) {
 		conns := map[*memhttp.Conn]bool{}
 		w.handle = func(rw http.ResponseWriter, r *http.Request) {
 			conn := memhttp.RequestConn(r)

@@ -27,7 +27,7 @@ import (
 //
 //retrip:promise P11
 func TestSlow_OneDial(t *testing.T) {
-	eachFresh(t, "", bothHTTP2, func(w *freshWorld) {
+	eachBubble(t, "", bothHTTP2, func(w *freshWorld) {
 		w.handle = func(http.ResponseWriter, *http.Request) { time.Sleep(90 * time.Millisecond) }
 		w.warm()
 		dials := w.slowDials(1900 * time.Millisecond)
@@ -47,7 +47,7 @@ func TestSlow_OneDial(t *testing.T) {
 //
 //retrip:promise P11
 func TestSlow_HangingDial(t *testing.T) {
-	eachFresh(t, "", bothHTTP2, func(w *freshWorld) {
+	eachBubble(t, "", bothHTTP2, func(w *freshWorld) {
 		w.lateFirst()
 		w.warm()
 		dials := w.beforeDial(func(context.Context) error {
@@ -77,7 +77,7 @@ func TestSlow_BaseAnswersAndFreezes(t *testing.T) {
 			if answer == 1050*time.Millisecond && dial > 333*time.Millisecond {
 				continue // the base has the second attempt, and the dial begins with the third
 			}
-			eachFresh(t, fmt.Sprintf("dial %v/base answers after %v", dial, answer), bothHTTP2, func(w *freshWorld) {
+			eachBubble(t, fmt.Sprintf("dial %v/base answers after %v", dial, answer), bothHTTP2, func(w *freshWorld) {
 				w.lateFirst()
 				late := w.handle
 				w.handle = func(rw http.ResponseWriter, r *http.Request) {
@@ -108,7 +108,7 @@ func TestSlow_Upload(t *testing.T) {
 	const size = 300 << 10
 	for _, dial := range []time.Duration{0, 100 * time.Millisecond, time.Second / 3, 600 * time.Millisecond, -1, time.Hour} {
 		for _, gone := range []time.Duration{time.Hour, 1200 * time.Millisecond} {
-			eachFresh(t, fmt.Sprintf("dial %v/gone after %v", dial, gone), bothHTTP2, func(w *freshWorld) {
+			eachBubble(t, fmt.Sprintf("dial %v/gone after %v", dial, gone), bothHTTP2, func(w *freshWorld) {
 				var mu sync.Mutex
 				var sizes []int
 				w.handle = func(_ http.ResponseWriter, r *http.Request) {
@@ -158,7 +158,7 @@ func TestSlow_Upload(t *testing.T) {
 // However many requests time out, and whenever they do, a host gets at most two
 // spares per AttemptTimeout.
 func TestFresh_TwoSparesAnAttempt(t *testing.T) {
-	eachFresh(t, "", bothHTTP2, func(w *freshWorld) {
+	eachBubble(t, "", bothHTTP2, func(w *freshWorld) {
 		w.handle = func(_ http.ResponseWriter, r *http.Request) { ends(r) }
 		var wg sync.WaitGroup
 		r := rand.New(rand.NewPCG(1, 2))
