@@ -325,5 +325,5 @@ func hostport(r *http.Request) string {
 	if r.URL.Scheme == "https" {
 		port = ":443"
 	}
-	return r.URL.Hostname() + port
+	return strings.TrimSuffix(r.URL.Hostname(), ".") + port
 }
