@@ -165,6 +165,7 @@ func TestBases(t *testing.T) {
 		{name: "a Read that Close ends fails, which is no fault", body: "copies, wakes: 1h | two", base: "reading close lost | rest:two close 200", want: "200"},
 		{name: "GetBody fails", body: "copies: one | none",
 			base: "rest:one close lost", reason: unfit, want: "retrip: gave up after 1 attempt (body_not_replayable): the disk is gone; before that: read tcp: connection reset by peer"},
+		{name: "GetBody fails for the base", body: "copies: one | none", base: "rest:one close no-copy failed", want: "the disk is gone"},
 		{name: "GetBody fails, after the response had to be discarded", body: "copies: one | none", base: "503", reason: unfit, want: "the disk is gone"},
 		{name: "GetBody fails, the body isn't needed", body: "copies: one | none", base: "rest:one close 503", reason: unfit, want: "503"},
 		{name: "GetBody yields nothing", body: "copies: one | nil", base: "rest:one close 503", reason: unfit, want: "503"},
@@ -276,6 +277,7 @@ func (g *game) run(kind string, scripts []string) {
 	assert.Equal(t, g.row.reason, done.Reason)
 	if err == nil {
 		assert.Equal(t, g.row.want, strconv.Itoa(resp.StatusCode))
+		assert.Equal(t, kind == "copies" && g.row.reason != "", done.Err != nil, "the hook learns why there is no body")
 	} else {
 		assert.ErrorContains(t, err, g.row.want)
 		if g.row.reason != "" {
