@@ -116,7 +116,7 @@ func (c *checker) guards() {
 		if e.hook != "Retry" || p.Budget == retrip.Off || h.Size == 0 || p.Gate.Enabled == retrip.On || c.hedged || e.Reason == retrip.ReasonPending {
 			continue
 		}
-		if e.StatusCode == 0 {
+		if unanswered(e) {
 			continue // after the loss of a connection, a retry may wait for its tokens
 		}
 		if e.Attempt == 1 && h.Tokens > h.Size-0.49 {
