@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -250,12 +251,13 @@ func TestNew_RedirectsCountAsResends(t *testing.T) {
 // A hedge is an attempt after the first, although that goes on.
 func TestNew_HedgesCountAsResends(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		wait := 50 * time.Millisecond
+		var requests atomic.Int64
 		w := newWorld(t, func(http.ResponseWriter, *http.Request) {
-			if wait -= time.Millisecond; wait == 9*time.Millisecond {
+			n := requests.Add(1)
+			if n == 41 {
 				time.Sleep(time.Second)
 			}
-			time.Sleep(wait)
+			time.Sleep(time.Duration(50-n) * time.Millisecond)
 		})
 		client := w.client(retrip.Policy{Hedge: 0.2})
 		for range 41 {
