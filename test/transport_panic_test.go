@@ -46,6 +46,7 @@ func TestTransport_Panics(t *testing.T) {
 		{name: "Classify with a timeout", policy: retrip.Policy{Classify: classify, AttemptTimeout: time.Hour}, steps: []play.Step{play.Reply(200)}},
 		{name: "Idempotent", policy: retrip.Policy{Idempotent: idempotent}},
 		{name: "Idempotent with keys", policy: retrip.Policy{Idempotent: idempotent, IdempotencyKey: retrip.On}},
+		{name: "Gate.Key", policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On, Key: func(*http.Request) string { boom(); return "" }}}},
 		{name: "Trace.Attempt", trace: &retrip.Trace{Attempt: hook}},
 		{name: "Trace.Attempt, second", trace: &retrip.Trace{Attempt: func(e retrip.Event) {
 			if e.Attempt == 2 {

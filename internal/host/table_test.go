@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
 	"github.com/retrip/retrip/internal/budget"
@@ -63,34 +62,6 @@ func sameStripe(n int) []hostkey.Key {
 	return keys
 }
 
-//retrip:promise P15
-func TestHostTable_MakesAndDrops(t *testing.T) {
-	var table host.Table
-	r := play.Rules(t, retrip.Policy{})
-	key := hostkey.Key{Host: "example.com", Port: "443"}
-	u := &url.URL{Scheme: "https", Host: "Example.com"}
-	assert.True(t, table.Calm(u, new(host.Position)))
-	assert.Nil(t, table.Pin(key, 0), "a healthy host has no entry")
-
-	e := failAt(&table, key, r, refusal, 0)
-	assert.False(t, table.Calm(u, new(host.Position)))
-	assert.EqualValues(t, 1, table.Entries())
-	assert.Same(t, e, table.Pin(key, 0))
-	table.Unpin(e, 0)
-
-	for range 2 {
-		succeedAt(&table, key, r, 0)
-		require.Same(t, e, table.Pin(key, 0), "not healed yet")
-		table.Unpin(e, 0)
-	}
-	succeedAt(&table, key, r, 0)
-	assert.Nil(t, table.Pin(key, 0), "healed")
-	assert.True(t, table.Calm(u, new(host.Position)))
-	assert.Empty(t, inTrouble(&table, 0))
-
-	assert.NotSame(t, e, failAt(&table, key, r, refusal, 0))
-}
-
 // An entry stays as long as it has any state.
 //
 //retrip:promise P15
@@ -99,6 +70,8 @@ func TestHostTable_Keeps(t *testing.T) {
 	paused.RetryAfter = 10 * time.Second
 	throttled := paused
 	throttled.Status = 429
+	brief := throttled
+	brief.RetryAfter = time.Second
 	tests := []struct {
 		name    string
 		policy  retrip.Policy
@@ -108,6 +81,7 @@ func TestHostTable_Keeps(t *testing.T) {
 		{"pause", retrip.Policy{Budget: retrip.Off}, paused, 10 * time.Second},
 		{"failure that its breaker counts", retrip.Policy{Budget: retrip.Off, Breaker: retrip.Breaker{Ratio: 1}}, refusal, host.Idle + 1},
 		{"gate", retrip.Policy{Budget: retrip.Off, Gate: retrip.Gate{Enabled: retrip.On}}, throttled, 90*time.Second + 1},
+		{"gate, a minute at least", retrip.Policy{Budget: retrip.Off, Gate: retrip.Gate{Enabled: retrip.On}}, brief, 61*time.Second + 1},
 		{"nothing", retrip.Policy{Budget: retrip.Off}, refusal, 0},
 		{"tokens", retrip.Policy{}, refusal, host.Idle + 1},
 		{"open breaker", retrip.Policy{Budget: retrip.Off, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: 1 << 20}}, refusal, host.Idle + 2<<20},
@@ -125,45 +99,6 @@ func TestHostTable_Keeps(t *testing.T) {
 			assert.Zero(t, table.Entries())
 		})
 	}
-}
-
-// After an hour, forgotten state holds back no request.
-//
-//retrip:promise P15
-func TestHostTable_Idle(t *testing.T) {
-	var table host.Table
-	r := play.Rules(t, retrip.Policy{})
-	idle, busy, pinned := hostkey.Key{Host: "idle", Port: "80"}, hostkey.Key{Host: "busy", Port: "80"}, hostkey.Key{Host: "pinned", Port: "80"}
-	failAt(&table, idle, r, refusal, 0)
-	failAt(&table, busy, r, refusal, 0)
-	p := table.PinNew(pinned, 0)
-	failAt(&table, busy, r, refusal, host.Idle)
-	var names []string
-	for _, e := range inTrouble(&table, host.Idle+1) {
-		names = append(names, e.Key.String())
-	}
-	assert.Equal(t, []string{"busy:80", "pinned:80"}, names)
-	table.Unpin(p, host.Idle+1)
-	assert.Nil(t, table.Pin(pinned, host.Idle+1))
-}
-
-//retrip:promise P15
-func TestHostTable_Pins(t *testing.T) {
-	var table host.Table
-	key := hostkey.Key{Host: "example.com", Port: "443"}
-	first := table.PinNew(key, 7)
-	second := table.PinNew(key, 8)
-	assert.Same(t, first, second, "made once")
-	list := inTrouble(&table, 0)
-	require.Len(t, list, 1)
-	assert.Equal(t, key, list[0].Key)
-	assert.EqualValues(t, 7, list[0].Used)
-	table.Unpin(first, 8)
-	third := table.Pin(key, 8)
-	assert.Same(t, first, third, "healed, but in use")
-	table.Unpin(second, 8)
-	table.Unpin(third, 8)
-	assert.Nil(t, table.Pin(key, 8))
 }
 
 // The state of a host ends an hour after its last failure, whether or not
