@@ -78,79 +78,18 @@ func call(t *testing.T, tr http.RoundTripper, url string) {
 // always is a Base that makes the same step for each request, and keeps none.
 func always(step play.Step) testenv.RoundTripper { return testenv.RoundTripper(step) }
 
-// A gate that follows a rate limit pauses all the time, which is no news. The log says
-// when the limit begins to bind, and once more after an hour without a pause.
-//
-//retrip:promise P19
-func TestLog_OfAGateAtALimit(t *testing.T) {
-	for name, limit := range map[string]struct {
-		every  time.Duration // gap between two tokens
-		burst  float64
-		refuse play.Step
-	}{
-		"10/s":          {time.Second / 10, 10, play.Reply(429, "Retry-After: 1")},
-		"10/s, no word": {time.Second / 10, 1, play.Reply(429)},
-		"2/s":           {time.Second / 2, 5, play.Reply(429, "Retry-After: 2")},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := newBook()
-				var mu sync.Mutex
-				tokens, last, off := limit.burst, time.Now(), false
-				tr := &retrip.Transport{
-					Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}, MaxAttempts: 20}, Logger: slog.New(b),
-					Base: always(func(req *http.Request) (*http.Response, error) {
-						time.Sleep(20 * time.Millisecond)
-						mu.Lock()
-						defer mu.Unlock()
-						tokens = min(limit.burst, tokens+float64(time.Since(last))/float64(limit.every))
-						last = time.Now()
-						if !off && tokens < 1 {
-							return limit.refuse(req)
-						}
-						tokens--
-						return play.Reply(200)(req)
-					}),
-				}
-				run := func(length time.Duration) {
-					end := time.Now().Add(length)
-					var workers sync.WaitGroup
-					for range 5 {
-						workers.Go(func() {
-							for time.Now().Before(end) {
-								call(t, tr, "http://example.com/")
-							}
-						})
-					}
-					workers.Wait()
-				}
-				run(10 * time.Minute)
-				assert.Equal(t, map[string]int{"WARN paused": 1}, b.records)
-				off = true
-				for range 130 {
-					time.Sleep(time.Minute)
-					call(t, tr, "http://example.com/")
-				}
-				assert.Equal(t, map[string]int{"WARN paused": 1, "INFO pause_over": 1}, b.records)
-				off = false
-				run(5 * time.Minute)
-				assert.Equal(t, map[string]int{"WARN paused": 2, "INFO pause_over": 1}, b.records)
-			})
-		})
-	}
-}
-
 // A host that keeps asking for pauses, at whatever rate it is called, is one trouble.
 // After an hour without a pause comes its end, and then, maybe, the next.
 //
 //retrip:promise P19
 func TestLog_OfPauses(t *testing.T) {
 	for _, every := range []time.Duration{time.Second / 10, 3 * time.Second, time.Minute, 50 * time.Minute, 61 * time.Minute} {
-		for name, budget := range map[string]float64{"budget": 0, "no budget": retrip.Off} {
+		for name, policy := range map[string]retrip.Policy{"budget": {}, "no budget": {Budget: retrip.Off}, "gate": {Gate: retrip.Gate{Enabled: retrip.On}}} {
 			play.Bubble(t, fmt.Sprint(name, " ", every), func(t *testing.T) {
 				const pauses = 100
 				b, n := newBook(), 0
-				tr := &retrip.Transport{Policy: retrip.Policy{MaxAttempts: 1, Budget: budget}, Logger: slog.New(b),
+				policy.MaxAttempts = 1
+				tr := &retrip.Transport{Policy: policy, Logger: slog.New(b),
 					Base: always(func(req *http.Request) (*http.Response, error) {
 						if n++; n%2 == 0 && every < time.Hour {
 							return play.Reply(200)(req)
