@@ -4,7 +4,6 @@
 package fleet_test
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"runtime"
@@ -35,36 +34,6 @@ func TestFleet_HostState(t *testing.T) {
 		assert.Contains(t, string(play.Must(state.MarshalJSON())), `"fleet_tokens":123,"fleet_size":175`)
 		time.Sleep(account.Age + 1)
 		assert.Zero(t, play.Must(tr.HostState("a.example:80")).FleetSize, "an older level isn't known")
-	})
-}
-
-// A fleet of clients with budgets of their own, each of which would go on
-// alone.
-func TestFleet_SharedByTransports(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := opened(t, nil)
-		attempts, status := 0, 503
-		base := always(func(r *http.Request) (*http.Response, error) {
-			attempts++
-			return play.Reply(status)(r)
-		})
-		clients := make([]*retrip.Transport, 500)
-		for i := range clients {
-			clients[i] = &retrip.Transport{Fleet: f, Policy: retrip.Policy{FleetBudget: 100}, Base: base}
-			get(t, clients[i], "a")
-		}
-		// One token each: the retries after the first one aren't charged.
-		assert.Less(t, attempts, 500+3*200, "the account is empty after some two hundred clients")
-		attempts, status = 0, 200
-		for range 20 {
-			for _, c := range clients {
-				get(t, c, "a")
-			}
-		}
-		assert.Equal(t, 10_000, attempts, "no first attempt is held back")
-		state := play.Must(clients[0].HostState("a.example:80"))
-		assert.Equal(t, []float64{100, 100}, []float64{state.FleetTokens, state.FleetSize}, "successes have filled the account")
-		assert.NoError(t, f.Close())
 	})
 }
 
@@ -163,25 +132,6 @@ func TestFleet_PolicyDecidesWhoTakesPart(t *testing.T) {
 	})
 }
 
-// A process whose own network is dead costs the others one token, whatever its own
-// budget.
-//
-//retrip:promise P22
-func TestFleet_OwnNetworkIsDead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var l ledger
-		f := opened(t, l.add)
-		tr := &retrip.Transport{Fleet: f, Policy: retrip.Policy{Budget: 1e6, FleetBudget: 10}, Base: play.Base(play.Err(errors.New("no route to host")))}
-		for range 100 {
-			require.Error(t, testenv.Try(tr, requestTo(t, "a")))
-			time.Sleep(time.Second)
-		}
-		require.NoError(t, f.Close())
-		_, _, spent := l.noted()
-		assert.Equal(t, 1.0, spent)
-	})
-}
-
 //retrip:promise P22
 func TestFleet_FirstAttemptsNeverAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -260,27 +210,4 @@ func TestFleet_KeepsNoURLs(t *testing.T) {
 		}
 		runtime.KeepAlive(tr)
 	})
-}
-
-// With a Fleet, a request that succeeds at once costs one random number more,
-// and one request in 25 also hands over an operation.
-func BenchmarkFleet_Success(b *testing.B) {
-	kept := retrip.NewFleet(fixedStore(500))
-	defer kept.Close()
-	for _, bb := range []struct {
-		name  string
-		fleet *retrip.Fleet
-	}{{"without", nil}, {"memory", retrip.NewFleet(nil)}, {"store", kept}} {
-		b.Run(bb.name, func(b *testing.B) {
-			req := requestTo(b, "a")
-			resp := &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody, Request: req} // so that the base allocates nothing
-			tr := &retrip.Transport{Fleet: bb.fleet, Base: always(func(*http.Request) (*http.Response, error) { return resp, nil })}
-			b.ReportAllocs()
-			for b.Loop() {
-				if _, err := tr.RoundTrip(req); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
 }

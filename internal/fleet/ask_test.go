@@ -6,8 +6,6 @@ package fleet_test
 import (
 	"context"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"sync"
 	"testing"
@@ -108,40 +106,6 @@ func TestFleet_SecondLookHoldsUpNobody(t *testing.T) {
 			} else {
 				assert.ErrorIs(t, err, context.Canceled)
 				assert.Equal(t, goes, time.Since(began))
-			}
-		})
-	}
-}
-
-// A retry costs a token while it is under way, and for good if it fails.
-//
-//retrip:promise P22
-func TestFleet_ChargesWhatItSends(t *testing.T) {
-	for name, test := range map[string]struct {
-		ends  play.Step
-		spent float64
-	}{
-		"is refused":  {play.Reply(404), 0},
-		"breaks":      {play.Err(io.ErrUnexpectedEOF), 1},
-		"panics":      {func(*http.Request) (*http.Response, error) { panic(http.ErrAbortHandler) }, 1},
-		"has no hope": {play.Err(&net.DNSError{Err: "no such host", IsNotFound: true}), 0},
-	} {
-		testenv.Bubble(t, name, func(t *testing.T) {
-			var l ledger
-			tr := &retrip.Transport{Fleet: opened(t, l.add), Policy: twice(time.Second), Base: play.Base(play.Reply(503), func(r *http.Request) (*http.Response, error) {
-				time.Sleep(time.Second)
-				return test.ends(r)
-			})}
-			go func() {
-				defer func() { _ = recover() }()
-				_ = testenv.Try(tr, requestTo(t, "a"))
-			}()
-			time.Sleep(time.Second - 1)
-			for i, want := range []float64{0, 1, test.spent} {
-				synctest.Wait()
-				_, _, spent := l.noted()
-				assert.Equal(t, want, spent, []string{"it waits", "it is under way", "it has ended"}[i])
-				time.Sleep(time.Second)
 			}
 		})
 	}

@@ -53,30 +53,6 @@ func TestAccounts_Bounded(t *testing.T) {
 	})
 }
 
-// The value with which a store panics may be an error with code of its own,
-// which may take its time, so it must not run with the lock for which requests
-// wait.
-//
-//retrip:promise P22
-func TestAccounts_PanicWithError(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var accounts *Accounts
-		asked := 0
-		accounts = opened(t, func(context.Context, string, float64, float64) (float64, error) {
-			panic(CodeError{func() string {
-				asked++
-				if assert.True(t, accounts.mu.TryLock(), "no request waits for this text") {
-					accounts.mu.Unlock()
-				}
-				return "text"
-			}})
-		})
-		accounts.Ask(key(0), 500)
-		synctest.Wait()
-		assert.Positive(t, asked)
-	})
-}
-
 // What is charged while an operation runs goes to the store right after it, even if nobody
 // asks any more, and isn't lost because a Transport with a smaller account asks before the
 // store has heard of it.
@@ -227,30 +203,6 @@ func TestAccounts_SlowStore(t *testing.T) {
 	})
 }
 
-func TestView_Pay(t *testing.T) {
-	v, now := &view{size: 10}, time.Duration(0)
-	add := func(tokens, want float64) {
-		t.Helper()
-		v.owed = tokens
-		assert.Equal(t, want, v.apply(now))
-		assert.Zero(t, v.owed)
-	}
-	add(0, 10)
-	assert.True(t, v.idle(now+account.Age+1), "a full account takes no place")
-	add(-3, 7)
-	assert.False(t, v.idle(now+account.Age+1))
-	add(-100, 0)
-	now += memoryLife
-	assert.False(t, v.idle(now))
-	add(0, 0)
-	add(2, 2)
-	add(100, 10)
-	add(-3, 7)
-	now += memoryLife + 1
-	assert.True(t, v.idle(now))
-	add(0, 10)
-}
-
 // retry is what a request does before a retry.
 func retry(accounts *Accounts, host int) (known bool) {
 	h := key(host)
@@ -313,29 +265,6 @@ func TestAccounts_ManyHostsAtOnce(t *testing.T) {
 				share := float64(known.Load()) / float64(all.Load())
 				assert.GreaterOrEqual(t, share, 0.95)
 				t.Logf("%.1f %% of %d", 100*share, all.Load())
-			})
-		}
-	}
-}
-
-// Successes keep the store busy, and the checks know a level.
-//
-//retrip:promise P22
-func TestAccounts_ManySuccesses(t *testing.T) {
-	for _, took := range []time.Duration{time.Millisecond, 40 * time.Millisecond} {
-		for _, size := range []float64{10, 500} {
-			synctest.Test(t, func(t *testing.T) {
-				accounts := opened(t, FullStore(took))
-				const hosts, perSecond, seconds = 100, 5000, 3
-				for i := range perSecond * seconds {
-					if tokens := account.Deposit(size, rand.Uint64()); tokens > 0 {
-						accounts.Add(key(rand.IntN(hosts)), size, tokens)
-					}
-					if i%100 == 0 {
-						assert.True(t, retry(accounts, rand.IntN(hosts)), "%v %v", took, size)
-					}
-					time.Sleep(time.Second / perSecond)
-				}
 			})
 		}
 	}

@@ -244,12 +244,13 @@ type nilError struct{ text string }
 
 func (e *nilError) Error() string { return e.text }
 
-// An error of a store's own type becomes one short line in the log, and its
-// code doesn't run in a request.
+// An error of a store's own type becomes one short line in the log. Its code may use the Fleet.
 //
 //retrip:promise P22
 func TestFleet_StoreErrors(t *testing.T) {
 	var none *nilError
+	var tr *retrip.Transport
+	looks := fleet.CodeError{Text: func() string { return fmt.Sprint("it knows ", len(tr.HostStates())) }}
 	for name, test := range map[string]struct {
 		store fleet.StoreFunc
 		want  string
@@ -258,10 +259,12 @@ func TestFleet_StoreErrors(t *testing.T) {
 		"cut":    {failingStore(errors.New(strings.Repeat("…", 1000))), "…"},
 		"panics": {failingStore(none), "panicked"},
 		"panic":  {func(context.Context, string, float64, float64) (float64, error) { panic(none) }, "panicked"},
+		"looks":  {func(context.Context, string, float64, float64) (float64, error) { panic(looks) }, "panicked: it knows 1"},
 	} {
 		testenv.Bubble(t, name, func(t *testing.T) {
 			var log strings.Builder
-			get(t, &retrip.Transport{Fleet: opened(t, test.store), Policy: steady, Base: always(play.Reply(503)), Logger: slog.New(slog.NewTextHandler(&log, nil))}, "a")
+			tr = &retrip.Transport{Fleet: opened(t, test.store), Policy: steady, Base: always(play.Reply(503)), Logger: slog.New(slog.NewTextHandler(&log, nil))}
+			get(t, tr, "a")
 			assert.Contains(t, log.String(), "the fleet's store is away")
 			assert.Contains(t, log.String(), test.want)
 			assert.Less(t, log.Len(), 4*500)
