@@ -193,25 +193,6 @@ func TestDecide_AllocatesNothing(t *testing.T) {
 	}
 }
 
-// Each waiter draws its own time after the end of a pause, whoever began the
-// pause.
-//
-//retrip:promise P9
-func TestPause_SpreadsWaiters(t *testing.T) {
-	var h host.Record
-	r := play.Rules(t, retrip.Policy{Budget: retrip.Off})
-	play.Pause(t, &h, 10*time.Second, 0)
-	random := rand.New(rand.NewPCG(1, 2))
-	waits := map[time.Duration]bool{}
-	for range 100 {
-		d := r.Next(&h, &decide.Call{Attempts: 1}, play.Repeatable(502), 0, random.Uint64())
-		require.True(t, d.Retry)
-		require.GreaterOrEqual(t, d.Wait, 10*time.Second)
-		waits[d.Wait] = true
-	}
-	assert.Len(t, waits, 100)
-}
-
 // A retry that was skipped is no attempt: the first attempt doesn't count for the time that
 // an attempt needs once a retry was made.
 func TestStep_BidesNearADeadline(t *testing.T) {
@@ -312,16 +293,6 @@ func TestReason_Words(t *testing.T) {
 	for r := range decide.Reasons {
 		assert.EqualValues(t, want[r], r.String())
 		assert.Equal(t, r == decide.None, r.String() == "")
-	}
-}
-
-func BenchmarkNext(b *testing.B) {
-	r := play.Rules(b, retrip.Policy{Budget: retrip.Off})
-	var h host.Record
-	b.ReportAllocs()
-	for b.Loop() {
-		call := decide.Call{Attempts: 1}
-		r.Next(&h, &call, play.Repeatable(503), time.Second, 1<<63)
 	}
 }
 
