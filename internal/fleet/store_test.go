@@ -171,6 +171,7 @@ func TestFleet_StoreBlocks(t *testing.T) {
 			base := play.Base(play.Reply(503))
 			tr := &retrip.Transport{Fleet: f, Policy: play.AtOnce, Base: base}
 			var closed time.Duration
+			waited := 0
 			for i := range requests {
 				if i == requests-1 {
 					time.AfterFunc(10*time.Millisecond, func() {
@@ -182,9 +183,13 @@ func TestFleet_StoreBlocks(t *testing.T) {
 				began := time.Now()
 				get(t, tr, i)
 				require.LessOrEqual(t, time.Since(began), account.OpTimeout)
+				if time.Since(began) > 0 {
+					waited++
+				}
 				time.Sleep(2 * time.Second)
 			}
 			synctest.Wait()
+			assert.LessOrEqual(t, waited, 1+requests/2, "the store is left alone for a while")
 			assert.Equal(t, time.Second, closed)
 			close(release)
 			time.Sleep(2 * time.Second)
