@@ -88,7 +88,7 @@ var moment = longest(func(value string, h http.Header, now time.Time) (time.Dura
 		}
 	}
 	for unit := time.Second; unit > 0; unit /= 1000 {
-		if since, _ := parseDecimal(value, unit); isInstant(since) {
+		if since, _ := parseDecimal(value, unit); isInstant(since, h, now) {
 			return until(time.Unix(0, int64(since)), h, now), true
 		}
 	}
@@ -101,9 +101,13 @@ var moment = longest(func(value string, h http.Header, now time.Time) (time.Dura
 	return parseDuration(value)
 })
 
-// isInstant reports whether t counts from 1970: nobody asks for a wait of 28 years. In the
-// bubbles of testing/synctest, time begins 30 years after 1970.
-func isInstant(t time.Duration) bool { return t > 900_000_000*time.Second && t < math.MaxInt64 }
+// isInstant reports whether t counts from 1970: nobody asks for a wait of 32 years. In the
+// bubbles of testing/synctest, time begins 30 years after 1970. Elsewhere, 999999999 means never.
+func isInstant(t time.Duration, h http.Header, now time.Time) bool {
+	const least = 1_000_000_000
+	return t > least*time.Second && t < math.MaxInt64 ||
+		t > 900_000_000*time.Second && t <= least*time.Second && clock(h, now).Unix() < least
+}
 
 // layouts are those of dates, besides those of HTTP, once parseInstant has brought them into
 // one shape.
@@ -278,14 +282,19 @@ func parseDecimal(s string, unit time.Duration) (time.Duration, bool) {
 }
 
 // until returns the time from now to the instant at, which the server of h has named,
-// or 0 if it has passed. The server's clock counts, if h tells it: the clocks may differ,
-// and what comes from a cache has aged.
+// or 0 if it has passed.
 func until(at time.Time, h http.Header, now time.Time) time.Duration {
+	return max(0, at.Sub(clock(h, now)))
+}
+
+// clock returns the time of the server's clock, if h tells it: the clocks may differ, and what
+// comes from a cache has aged.
+func clock(h http.Header, now time.Time) time.Time {
 	if date, ok := parseDate(h.Get("Date")); ok {
 		age, _ := parseDecimal(h.Get("Age"), time.Second)
-		now = date.Add(age)
+		return date.Add(age)
 	}
-	return max(0, at.Sub(now))
+	return now
 }
 
 // longestDate is longer than any date. Package time copies what it can't parse, and there may

@@ -50,7 +50,7 @@ func exhausted(lines []string, h http.Header, now time.Time) (longest time.Durat
 		if window, there := windows[l.name]; there && wait < 0 {
 			wait = window
 		}
-		if isInstant(wait) {
+		if isInstant(wait, h, now) {
 			wait = until(time.Unix(0, int64(wait)), h, now)
 		}
 		longest = max(longest, wait)
