@@ -50,7 +50,7 @@ type Call struct {
 
 	skipped int // retries that the budget didn't allow, instead of which the call has waited on
 
-	waitsFrom  time.Duration // instant at which the current wait began
+	waitsFrom  time.Duration // instant at which the current wait began; of a retry that paid late, at which it ended
 	needed     time.Duration // the time that the next attempt needs before the deadline
 	paid       int32         // micro-tokens that the retry which is planned or under way has paid to the host's budget
 	refundable int32         // those of earlier retries that come back if the request ends well

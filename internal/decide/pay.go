@@ -90,6 +90,7 @@ func (c *Call) payBudgetLate(r *Rules, h *host.Record, a *Action, now time.Durat
 		}
 	}
 	c.budgeted, c.retry.unpaid = true, false
+	c.waitsFrom = now // it is allowed only now, see budget.Failure.Old
 }
 
 // budgetReasons maps a refusal of a budget to a reason.

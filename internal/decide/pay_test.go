@@ -141,6 +141,25 @@ func TestPayLate_RefusalsEndNoTimeouts(t *testing.T) {
 	assert.Equal(t, 5, sent, "as many as had tokens")
 }
 
+// The budget is full again while retries wait for their tokens: what they get later, they owe.
+func TestPayLate_CountsInTheRow(t *testing.T) {
+	r, h, now := play.Rules(t, retrip.Policy{}), new(host.Record), time.Hour
+	calls := make([]*decide.Call, 13)
+	for i := range calls {
+		calls[i] = callTo("/a")
+		stepOf(calls[i], r, h, decide.Ended, lost, now, play.Highest)
+	}
+	for range 50 {
+		stepOf(callTo("/a"), r, h, decide.Ended, well, now+100*time.Millisecond, play.Highest)
+	}
+	stepOf(callTo("/a"), r, h, decide.Ended, lost, now+200*time.Millisecond, play.Highest)
+	for _, c := range calls[10:] {
+		assert.Equal(t, decide.Send, stepOf(c, r, h, decide.Due, decide.Outcome{}, now+300*time.Millisecond, play.Highest).Do)
+		stepOf(c, r, h, decide.Ended, lost, now+time.Second, play.Highest)
+	}
+	assert.Equal(t, decide.RetriesFailing, stepOf(callTo("/a"), r, h, decide.Ended, lost, now+time.Second, play.Highest).Reason)
+}
+
 // 100 attempts fail at once, and the host is well: all are made again, unless it has refused them.
 func TestPayLate_Saves(t *testing.T) {
 	for name, tt := range map[string]struct {
