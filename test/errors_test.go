@@ -123,6 +123,7 @@ func TestError_Redacted(t *testing.T) {
 		&url.Error{Op: "Get", URL: "mailto:hunter2?s3cret", Err: inner},
 		fmt.Errorf("calling %s: %w", secretURL, inner),
 		fmt.Errorf("(%s), then %q: %w", "https://user:hunter2@example.com:8443?s3cret=http://b/s3cret", secretURL, inner),
+		fmt.Errorf("'%s', https://a'hunter2@example.com/t(k='x')?k='x'&s3cret: %w", secretURL, inner),
 		fmt.Errorf("store: dial redis://:hunter2@cache:6379/0 failed: %w", inner),
 	} {
 		play.Bubble(t, fmt.Sprint(err), func(t *testing.T) {

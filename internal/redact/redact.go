@@ -49,12 +49,16 @@ func bareURLs(text string) string {
 		if !found {
 			return b.String()
 		}
-		whole := before(rest, " \t\n\"'`<>")
+		ends := " \t\n\"`<>"
+		if strings.HasSuffix(strings.TrimRightFunc(scheme, unicode.IsLetter), "'") {
+			ends += "'" // else it may be a part of the URL
+		}
+		whole := before(rest, ends)
 		plain := before(whole, "?#")
 		name := 1 + strings.LastIndexByte(before(plain, "/"), '@')
 		query := whole[len(plain):]
 		// The sentence around the URL goes on.
-		b.WriteString("://" + plain[name:] + query[len(strings.TrimRight(query, ".,:;)]")):])
+		b.WriteString("://" + plain[name:] + query[len(strings.TrimRight(query, ".,:;)]'")):])
 		text = rest[len(whole):]
 	}
 }
