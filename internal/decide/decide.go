@@ -117,6 +117,9 @@ func (o *Outcome) Well() bool {
 	return o.Status > 0 && o.Status < 500 && !o.throttled()
 }
 
+// succeeds reports whether o speaks for the host, as a 421 doesn't: it comes from another server.
+func (o *Outcome) succeeds() bool { return o.Well() && o.Status != http.StatusMisdirectedRequest }
+
 // throttled reports whether the server may have refused the request for its rate, as a 429 says,
 // a 503 that names a wait, whoever knows better, and any other 4xx that is retried and names
 // a wait, unless it is about the resource or the connection. A gate slows down for all of
@@ -183,7 +186,7 @@ func (c *Call) recordOutcome(r *Rules, h *host.Record, o *Outcome, a *Action, fa
 			c.failed++
 		}
 		a.Change |= r.pause(h, o, now)
-	case o.Well():
+	case o.succeeds():
 		if o.Took > 0 {
 			h.RecordAnswer(span.Sub(now, o.Took))
 		}

@@ -160,6 +160,20 @@ func TestPayLate_CountsInTheRow(t *testing.T) {
 	assert.Equal(t, decide.RetriesFailing, stepOf(callTo("/a"), r, h, decide.Ended, lost, now+time.Second, play.Highest).Reason)
 }
 
+// A host answers nothing but 421, also over new connections.
+func TestPay_MisdirectedForever(t *testing.T) {
+	r, h, retries := play.Rules(t, retrip.Policy{RetryOn: []int{421}}), new(host.Record), 0
+	for i := range 100 {
+		c, now := callTo("/a"), time.Hour+time.Duration(i)*time.Second
+		if stepOf(c, r, h, decide.Ended, play.Repeatable(421), now, play.Lowest).Do == decide.Sleep {
+			stepOf(c, r, h, decide.Due, decide.Outcome{}, now, play.Lowest)
+			stepOf(c, r, h, decide.Ended, decide.Outcome{Status: 421, Verdict: decide.Final}, now, play.Lowest)
+			retries++
+		}
+	}
+	assert.Equal(t, 10, retries, "as many as have tokens")
+}
+
 // 100 attempts fail at once, and the host is well: all are made again, unless it has refused them.
 func TestPayLate_Saves(t *testing.T) {
 	for name, tt := range map[string]struct {

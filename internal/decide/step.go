@@ -327,7 +327,7 @@ func (c *Call) obeyPause(r *Rules, h *host.Record, a *Action, now time.Duration,
 // settleFleet ends what the attempt has paid to the account, and says in a what the account gets.
 func (c *Call) settleFleet(h *host.Record, o *Outcome, a *Action, failed bool) {
 	// As with the budget, a retry counts no matter who ended it.
-	failed = failed || o.Canceled || !o.Well() && !o.Hopeless
+	failed = failed || o.Canceled || !o.succeeds() && !o.Hopeless
 	paid := c.fleetPaid
 	a.Tokens, c.fleetPaid = account.Refund(paid, !failed), 0
 	if failed {
