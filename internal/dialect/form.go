@@ -292,7 +292,7 @@ func until(at time.Time, h http.Header, now time.Time) time.Duration {
 func clock(h http.Header, now time.Time) time.Time {
 	if date, ok := parseDate(h.Get("Date")); ok {
 		age, _ := parseDecimal(h.Get("Age"), time.Second)
-		return date.Add(age)
+		now = date.Add(age)
 	}
 	return now
 }
