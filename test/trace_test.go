@@ -165,7 +165,7 @@ func TestNames_WithoutSecrets(t *testing.T) {
 	})
 }
 
-// A route whose retries wait for successes is named, once.
+// A route whose retries wait for successes is named, once, and the log says when that is over.
 func TestTrace_HostRoute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder
@@ -192,8 +192,10 @@ func TestTrace_HostRoute(t *testing.T) {
 		assert.Empty(t, stopped())
 		for range 253 {
 			require.Len(t, play.Held(tr), 1)
+			assert.NotContains(t, log.String(), "budget_full")
 			call("/v2/search/42", 200)
 		}
 		assert.Empty(t, play.Held(tr))
+		assert.Equal(t, 1, strings.Count(log.String(), "level=INFO msg=\"retrip: host\" host=example.com:80 change=budget_full"))
 	})
 }

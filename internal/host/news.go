@@ -5,6 +5,7 @@ package host
 
 import (
 	"log/slog"
+	"slices"
 	"sync/atomic"
 
 	"github.com/retrip/retrip/internal/budget"
@@ -14,6 +15,7 @@ import (
 // log reports each trouble once, not with every request.
 type News struct {
 	emptied atomic.Bool // the budget has run out and has not been full since
+	stopped atomic.Bool // retries of a route have stopped, and the log doesn't say yet that this is over
 	opened  atomic.Bool // the breaker has opened and has not closed since
 }
 
@@ -63,20 +65,23 @@ func (e *Entry) StopRoute(name uint32, method, path string) bool {
 		e.routes = new([budget.Routes]string)
 	}
 	e.Debt.Routes[i].Told, e.routes[i] = true, budget.RouteText(method, path)
+	e.News.stopped.Store(true)
 	return !e.News.emptied.Load()
 }
 
-// Refilled reports whether the budget of e is full for the first time since it
-// ran out.
+// Refilled reports whether the budget of e is full for the first time since it ran out or, if it
+// hasn't, since retries of the last route of which the log tells have come back.
 func (e *Entry) Refilled() bool {
-	if !e.News.emptied.Load() {
+	if !e.News.emptied.Load() && !e.News.stopped.Load() {
 		return false
 	}
 	e.Lock()
 	defer e.Unlock()
-	if e.Debt.Missing > 0 || !e.News.emptied.CompareAndSwap(true, false) {
+	told := slices.ContainsFunc(e.Debt.Routes[:], func(r budget.Route) bool { return r.Told })
+	if e.Debt.Missing > 0 || !e.News.emptied.Swap(false) && (told || !e.News.stopped.Load()) {
 		return false
 	}
+	e.News.stopped.Store(false)
 	for i := range e.Debt.Routes {
 		e.Debt.Routes[i].Told = false
 	}

@@ -267,6 +267,7 @@ func (e *Entry) FailsAt(now time.Duration, how Failure) {
 	if e.lapsed(now) {
 		e.Debt = budget.Debt{}
 		e.News.emptied.Store(false)
+		e.News.stopped.Store(false)
 	}
 	e.Used, e.Failed = now, how
 }
