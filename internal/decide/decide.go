@@ -91,6 +91,7 @@ type Outcome struct {
 	Verdict    Verdict       // verdict of Policy.Classify; ByRule if there is no Classify
 	Hopeless   bool          // the error can't be fixed by another attempt
 	Timeout    bool          // the error is a timeout
+	Dead       bool          // it is that of a connection that delivers nothing, while another to the host does
 	Canceled   bool          // the caller has canceled the request, or its own deadline has passed
 	Resent     bool          // the error is that net/http by itself sent the request too often within the attempt
 	Repeatable bool          // repeating is safe: the request is idempotent, or provably was not processed
@@ -281,7 +282,7 @@ func (o *Outcome) timedOut() bool {
 	case http.StatusRequestTimeout, http.StatusGatewayTimeout, 524, 598:
 		return true
 	}
-	return o.Timeout
+	return o.Timeout && !o.Dead
 }
 
 // patient is how long an attempt takes that waits for an event, as a long poll does, and not

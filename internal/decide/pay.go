@@ -34,6 +34,11 @@ func (c *Call) payBudget(r *Rules, h *host.Record, o *Outcome, a *Action, now ti
 		c.budgeted = true
 		return None
 	}
+	if o.Dead && !r.Gate && refusal == budget.Exhausted && h.Debt.Row == 0 && !h.Debt.Stops(r.Budget, c.Route) {
+		// Attempts over the dead connection fail for as long as they last, and the retry has another.
+		c.budgeted = true
+		return None
+	}
 	failing := h.Debt.Stops(r.Budget, c.Route) || refusal == budget.Failing && o.Timeout
 	answered := o.Status != 0 && o.Status != http.StatusMisdirectedRequest || o.LostStatus >= 400
 	if failing || answered || now-h.Full > burst || !c.mayPayLate(r) {

@@ -190,6 +190,7 @@ func TestPayLate_Saves(t *testing.T) {
 		"amid the body of a refusal":    {outcome: decide.Outcome{LostStatus: 500, Repeatable: true, Replay: true}, saved: 10},
 		"hung, little time is left":     {outcome: decide.Outcome{Timeout: true, Took: time.Second, Repeatable: true, Replay: true}, deadline: 1500 * time.Millisecond, saved: 100},
 		"hung, and no time for a token": {outcome: decide.Outcome{Timeout: true, Took: time.Second, Repeatable: true, Replay: true}, deadline: 1100 * time.Millisecond, saved: 5},
+		"hung, on a dead connection":    {outcome: decide.Outcome{Timeout: true, Dead: true, Took: time.Second, Repeatable: true, Replay: true}, deadline: 1100 * time.Millisecond, saved: 100},
 	} {
 		w, r, h, saved := play.NewWorld(7), play.Rules(t, retrip.Policy{}), new(host.Record), 0
 		for range tt.retries {

@@ -232,7 +232,7 @@ func (x *exchange) doubts(err error) {
 	case a == nil && !x.ofBody: // else it is what the body that has broken came over
 		x.route.HTTP2 = fault.OverHTTP2(err)
 	}
-	x.route.Suspect(&x.env.Spares, hostkey.Of(x.req.URL), limit)
+	x.event.Outcome.Dead = x.route.Suspect(&x.env.Spares, hostkey.Of(x.req.URL), limit)
 }
 
 // timeoutError is the error of an attempt that ran out of time.

@@ -28,8 +28,9 @@ type Route struct {
 }
 
 // Suspect records that the last attempt has lost its connection, or has been ended by the
-// time limit unless that is 0. r.HTTP2 says what the connection spoke.
-func (r *Route) Suspect(l *Pools, key hostkey.Key, limit time.Duration) {
+// time limit unless that is 0. r.HTTP2 says what the connection spoke. It reports whether the
+// connection is dead: another to the host delivers meanwhile.
+func (r *Route) Suspect(l *Pools, key hostkey.Key, limit time.Duration) (dead bool) {
 	switch {
 	case !r.HTTP2:
 		r.bad++
@@ -39,8 +40,9 @@ func (r *Route) Suspect(l *Pools, key hostkey.Key, limit time.Duration) {
 		// have frozen after them. The second half lets requests that time out at
 		// different moments share a spare.
 		r.Other, r.since, r.patience = true, time.Now().Add(-limit/2), limit/3
-		l.Doubt(key, r.since, r.atSpare)
+		return l.Doubt(key, r.since, r.atSpare)
 	}
+	return false
 }
 
 // Renew makes the next attempt use a new connection, and reports whether it can: the last

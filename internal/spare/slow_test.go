@@ -42,6 +42,27 @@ func TestSlow_OneDial(t *testing.T) {
 	})
 }
 
+// On a busy connection that freezes, attempts time out for longer than a burst, and need more tokens
+// than there are.
+//
+//retrip:promise P11 P14
+func TestSlow_Busy(t *testing.T) {
+	eachBubble(t, "", bothHTTP2, func(w *freshWorld) {
+		w.handle = func(http.ResponseWriter, *http.Request) { time.Sleep(100 * time.Millisecond) }
+		w.transport.Policy.Budget = 5
+		w.warm()
+		var requests sync.WaitGroup
+		for i := range 400 {
+			if i == 50 {
+				w.server.Listener.Freeze()
+			}
+			time.Sleep(7 * time.Millisecond)
+			requests.Go(w.mustGet)
+		}
+		requests.Wait()
+	})
+}
+
 // A dial that never ends, and doesn't obey its context, is followed by another
 // only now and then, and holds no request for long.
 //
