@@ -21,7 +21,7 @@ type Route struct {
 	Other    bool          // from the next attempt on, another connection than the base would use
 	HTTP2    bool          // for Suspect: the last connection spoke HTTP/2; else: the other one is the shared spare
 	Pooled   bool          // for Suspect: the last connection had served an earlier request
-	atSpare  bool          // it was not the base's
+	at       *pool         // whose it was; nil: the base's
 	bad      int32         // attempts whose HTTP/1 connection was lost or timed out
 	since    time.Time     // over HTTP/2, when that attempt should have been answered
 	patience time.Duration // how long an attempt waits for another connection
@@ -40,7 +40,8 @@ func (r *Route) Suspect(l *Pools, key hostkey.Key, limit time.Duration) (dead bo
 		// have frozen after them. The second half lets requests that time out at
 		// different moments share a spare.
 		r.Other, r.since, r.patience = true, time.Now().Add(-limit/2), limit/3
-		return l.Doubt(key, r.since, r.atSpare)
+		works := l.Doubt(key, r.since, r.at != nil)
+		return works != nil && works != r.at
 	}
 	return false
 }
@@ -108,8 +109,10 @@ func within(patience, most time.Duration) time.Duration {
 //go:noinline
 func (r *Route) Used(l *Pools, base http.RoundTripper, u *url.URL, resp *http.Response) {
 	turn, _ := base.(*Turn)
-	r.atSpare = !turn.AtBase()
-	if !r.atSpare && resp != nil && resp.ProtoMajor == 2 {
+	r.at = nil
+	if !turn.AtBase() {
+		r.at = turn.pool
+	} else if resp != nil && resp.ProtoMajor == 2 {
 		l.RecordAnswer(hostkey.Of(u))
 	}
 }

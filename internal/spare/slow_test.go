@@ -52,8 +52,8 @@ func TestSlow_Busy(t *testing.T) {
 		w.transport.Policy.Budget = 5
 		w.warm()
 		var requests sync.WaitGroup
-		for i := range 400 {
-			if i == 50 {
+		for i := range 800 {
+			if i%400 == 50 { // the second time, requests begin with the spare
 				w.server.Listener.Freeze()
 			}
 			time.Sleep(7 * time.Millisecond)

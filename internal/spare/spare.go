@@ -83,20 +83,23 @@ func (p *pool) fresh(since time.Time) bool {
 func (l *Pools) Some() bool { return l.some.Load() }
 
 // Doubt tells l that the base, or the spare in its place, owes a response over HTTP/2 since
-// the instant since, and reports whether the base does while the spare delivers. From now on l
-// wants to know of the base's responses.
-func (l *Pools) Doubt(key hostkey.Key, since time.Time, atSpare bool) (dead bool) {
+// the instant since. From now on l wants to know of the base's responses. It returns the spare if
+// that has delivered one since then, and the base hasn't.
+func (l *Pools) Doubt(key hostkey.Key, since time.Time, atSpare bool) *pool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	h := l.host(key)
 	if h.answered.After(since) || atSpare && h.doubted.IsZero() {
-		return false
+		return nil
 	}
 	h.doubted = since
 	if !h.made.After(since) || h.pool != nil && h.pool.answered.After(since) {
 		h.avoided = true
 	}
-	return h.avoided && !atSpare && h.pool != nil && h.pool.answered.After(since)
+	if h.avoided && h.pool != nil && h.pool.answered.After(since) {
+		return h.pool
+	}
+	return nil
 }
 
 // RecordAnswer tells l of a response of the base over HTTP/2. Attempts that wait then go there.
