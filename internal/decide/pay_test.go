@@ -29,6 +29,17 @@ var (
 	busy = decide.Outcome{Status: 503, Repeatable: true, Replay: true, Took: time.Millisecond}
 )
 
+// waits takes c, which is due at the instant at, to the end of its waits.
+func waits(c *decide.Call, r play.Judge, h *host.Record, at time.Duration) decide.Deed {
+	for {
+		a := stepOf(c, r, h, decide.Due, decide.Outcome{}, at, play.Highest)
+		if a.Do != decide.Sleep {
+			return a.Do
+		}
+		at += a.Wait
+	}
+}
+
 func callTo(path string) *decide.Call {
 	c := &decide.Call{Attempts: 1}
 	c.Goes("GET", path)
@@ -106,11 +117,7 @@ func TestPayLate_ObeysRoutes(t *testing.T) {
 		}
 		sent := 0
 		for _, c := range late {
-			a := decide.Action{Do: decide.Sleep}
-			for a.Do == decide.Sleep {
-				a = stepOf(c, r, h, decide.Due, decide.Outcome{}, now+900*time.Millisecond, play.Highest)
-			}
-			if a.Do == decide.Send {
+			if waits(c, r, h, now+900*time.Millisecond) == decide.Send {
 				sent++
 			}
 		}
@@ -130,11 +137,7 @@ func TestPayLate_RefusalsEndNoTimeouts(t *testing.T) {
 		stepOf(callTo("/b"), r, h, decide.Ended, busy, now+300*time.Millisecond, play.Highest)
 	}
 	for _, c := range calls {
-		a := decide.Action{Do: decide.Sleep}
-		for at := now + 900*time.Millisecond; a.Do == decide.Sleep; at += a.Wait {
-			a = stepOf(c, r, h, decide.Due, decide.Outcome{}, at, play.Highest)
-		}
-		if a.Do == decide.Send {
+		if waits(c, r, h, now+900*time.Millisecond) == decide.Send {
 			sent++
 		}
 	}

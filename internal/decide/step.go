@@ -188,7 +188,7 @@ func (c *Call) final(r *Rules, o *Outcome) Reason {
 }
 
 // plan draws the wait of the retry after o, or returns why it can't be waited for. paused
-// is what a pause of the host still held it back when o arrived.
+// is the rest of an earlier pause of the host for which the request must wait, too.
 func (c *Call) plan(r *Rules, h *host.Record, o *Outcome, paused, now time.Duration, draw uint64) Reason {
 	left, step := c.TimeLeft(now), c.backoffStep()
 	var atGate time.Duration

@@ -5,6 +5,7 @@ package exchange
 
 import (
 	"cmp"
+	"errors"
 	"net/http"
 
 	"github.com/retrip/retrip/internal/body"
@@ -18,7 +19,7 @@ func (x *exchange) finish() (resp *http.Response, err error) {
 	o, last, waits := &x.event.Outcome, x.last.show(), x.bodyWaits()
 	if resp = x.last.resp; resp != nil {
 		if x.cause != nil {
-			last.Err = x.cause // why the next attempt would get no body
+			last.Err = errors.Join(x.cause, last.Err) // why the next attempt would get no body
 		}
 		x.tell.Done(x.host, o, &last, waits)
 		x.last.inHand = false

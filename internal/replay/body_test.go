@@ -5,6 +5,7 @@ package replay_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -200,3 +201,17 @@ func (d drip) Read(p []byte) (int, error) {
 }
 
 func (d drip) ReadAt(p []byte, _ int64) (int, error) { return d.Read(p) }
+
+// The hook learns both that the response has broken and why there is no other attempt.
+func TestBody_BreaksAndGetBodyFails(t *testing.T) {
+	broken := errors.New("broken")
+	var done retrip.Event
+	base := play.Base(func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: 200, ContentLength: -1, Body: io.NopCloser(iotest.ErrReader(broken))}, nil
+	})
+	req := play.Request(t, "PUT", play.Stream([]byte("x")))
+	req.GetBody = func() (io.ReadCloser, error) { return nil, play.ErrDisk }
+	_, _ = (&retrip.Transport{Base: base, Policy: retrip.Policy{WholeBody: 9}, Trace: &retrip.Trace{Done: func(e retrip.Event) { done = e }}}).RoundTrip(req)
+	assert.ErrorIs(t, done.Err, broken)
+	assert.ErrorIs(t, done.Err, play.ErrDisk)
+}
