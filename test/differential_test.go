@@ -292,8 +292,7 @@ func observe(t *testing.T, proto memhttp.Proto, d differential, wrap func(http.R
 	start := time.Now()
 	resp, err := c.Do(req)
 	if err != nil {
-		o.Replies = 0 // one that comes as the request fails may be seen, or not
-		if !d.racy {
+		if o.Replies = 0; !d.racy { // whether net/http sees a reply as the request fails is chance
 			o.Err, o.ErrTypes = err.Error(), errTypes(err)
 		}
 		var ue *url.Error

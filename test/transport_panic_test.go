@@ -27,9 +27,9 @@ func TestTransport_Panics(t *testing.T) {
 	classify := func(*http.Request, *http.Response, error) retrip.Verdict { boom(); return 0 }
 	idempotent := func(*http.Request) bool { boom(); return false }
 	hook := func(retrip.Event) { boom() }
-	unclosable := func(r io.Reader) []play.Step {
+	unclosable := func(made func() io.Reader) []play.Step {
 		return []play.Step{func(*http.Request) (*http.Response, error) {
-			return &http.Response{StatusCode: 503, Header: http.Header{}, ContentLength: -1, Body: closer{r, boom}}, nil
+			return &http.Response{StatusCode: 503, Header: http.Header{}, ContentLength: -1, Body: closer{made(), boom}}, nil
 		}}
 	}
 	for _, tt := range []struct {
@@ -60,8 +60,10 @@ func TestTransport_Panics(t *testing.T) {
 		{name: "a response body", steps: []play.Step{answers(503, nil, func(context.Context) io.Reader {
 			return testenv.Reader(func([]byte) (int, error) { boom(); return 0, nil })
 		})}},
-		{name: "Close of a response body", steps: unclosable(strings.NewReader("text"))},
-		{name: "Close of a stalled response body", steps: unclosable(testenv.Reader(func([]byte) (int, error) { time.Sleep(time.Second); return 0, io.EOF }))},
+		{name: "Close of a response body", steps: unclosable(func() io.Reader { return strings.NewReader("text") })},
+		{name: "Close of a stalled response body", steps: unclosable(func() io.Reader {
+			return testenv.Reader(func([]byte) (int, error) { time.Sleep(time.Second); return 0, io.EOF })
+		})},
 	} {
 		for _, kind := range []string{"none", "stream", "GetBody"} {
 			play.Bubble(t, tt.name+" body "+kind, func(t *testing.T) {
