@@ -75,8 +75,8 @@ func (j Jitter) String() string {
 // cost timeouts. A breaker opens when Window holds at least MinVolume results, of
 // which at least Ratio are failures: outcomes that the policy calls retryable. If
 // Window holds fewer, it opens after MinVolume failures in a row; a success, or an
-// hour without a failure, restarts that count. Cancellations by the caller, and
-// failures of its request body, don't count.
+// hour without a failure, restarts that count. What doesn't count: cancellations by the
+// caller, failures of its request body, and attempts in flight at the window's first failure.
 //
 // While the breaker is open, requests fail at once with [ReasonBreakerOpen]. After
 // OpenFor, the breaker lets two attempts through as probes, up to OpenFor/4 apart. If

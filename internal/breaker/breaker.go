@@ -64,7 +64,7 @@ var Names = [...]string{"closed", "open", "half-open"}
 // Breaker is the state of a Breaker. Its owner must lock it.
 type Breaker struct {
 	State   State         // the owner may read it
-	period  uint32        // counts changes of state: results of an earlier one are stale
+	period  uint32        // counts changes of state, and first failures: results of attempts begun before are stale
 	until   time.Duration // instant of the first probe if open, of the next probe if half-open
 	probed  time.Duration // instant of the last probe
 	out     int           // probes in flight
@@ -122,7 +122,11 @@ func (b *Breaker) Record(p *Rule, c *Pass, failed bool, now time.Duration, draw 
 	}
 	switch b.State {
 	case Closed:
-		b.count(p.Window, failed, now)
+		if b.count(p.Window, failed, now) {
+			// What is in flight may share its cause, as on a connection that
+			// breaks or freezes.
+			b.period++
+		}
 		if failed && b.tooBad(p) {
 			b.trip(p, now, draw)
 			return Opened
@@ -196,8 +200,8 @@ func (b *Breaker) trip(p *Rule, now time.Duration, draw uint64) {
 }
 
 // count adds a result to the newest slot, after dropping the slots that have
-// left the window.
-func (b *Breaker) count(window time.Duration, failed bool, now time.Duration) {
+// left the window. It reports whether this is the first failure that counts.
+func (b *Breaker) count(window time.Duration, failed bool, now time.Duration) (first bool) {
 	width := max(window/slots, 1)
 	slot := slotOf(now, width)
 	if width != b.width {
@@ -208,14 +212,17 @@ func (b *Breaker) count(window time.Duration, failed bool, now time.Duration) {
 	if !failed {
 		s.good++
 		b.run = 0
-		return
+		return false
 	}
-	s.failed++
 	if b.lapsed(now) {
 		b.run = 0
 	}
+	_, before := b.sum()
+	first = b.run == 0 && before == 0
+	s.failed++
 	b.run++
 	b.last = now
+	return first
 }
 
 // lapsed reports whether the failures in a row are so old that the host table

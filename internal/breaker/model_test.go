@@ -104,7 +104,12 @@ func (m *model) result(p *breaker.Rule, a *modelAttempt, failed bool, now time.D
 		if m.watched = m.watched || failed; !m.watched {
 			return
 		}
+		_, failures := m.window(p, now)
+		first := failures == 0 && m.row(now) == 0
 		m.results = append(m.results, modelResult{now, failed})
+		if failed && first {
+			m.since++ // what is in flight shares its cause
+		}
 		if failed && m.tooBad(p, now) {
 			m.open(p, now, draw)
 		}

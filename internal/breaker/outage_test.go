@@ -66,7 +66,7 @@ func TestBreaker_DeadHost(t *testing.T) {
 	}{
 		{"fails at once", 1, 2, 15, 5 * time.Millisecond, 17, 20},
 		{"fails at once", 1, 20, 4, 5 * time.Millisecond, 20, 23},
-		{"fails at once", 1, 200, 2, 5 * time.Millisecond, 20, 23},
+		{"fails at once", 1, 200, 2, 5 * time.Millisecond, 19, 23},
 		{"hangs for 10 s", 1, 20, 4, 10 * time.Second, 20, 23},
 		{"95 % fail at once", .95, 20, 6, 5 * time.Millisecond, 33, 45},
 	} {

@@ -34,7 +34,10 @@ func TestHostState_InTrouble(t *testing.T) {
 	require.True(t, play.Fail(&h, r, 0).Retry)
 	o := play.Repeatable(429)
 	o.RetryAfter = 20 * time.Second
-	r.Next(&h, &decide.Call{Attempts: 1}, o, 0, play.Lowest)
+	var call decide.Call
+	require.True(t, r.First(&h, &call, 0, play.Lowest).Retry)
+	call.Attempts = 1
+	r.Next(&h, &call, o, 0, play.Lowest)
 	r.First(&h, &decide.Call{}, 0, play.Lowest)
 
 	s := r.State(&h, 0)

@@ -56,7 +56,7 @@ func (c *checker) opened(e event, no func(string, ...any)) {
 // opens checks that the breaker of a host of which everything has failed opens when it
 // must.
 func (c *client) opens(host string) {
-	failures := 0
+	failures, first := 0, time.Duration(-1)
 	for _, v := range c.eventsOf(host) {
 		r, e, p := v.r, v.r.events[v.i], v.r.effective()
 		if e.hook == "Attempt" && e.host.Breaker == retrip.BreakerClosed {
@@ -68,6 +68,11 @@ func (c *client) opens(host string) {
 		}
 		if !judged || !p.breaks() || e.StatusCode < 400 || !retryable(p, e.StatusCode, e.Header) || r.panicked || r.hostile || e.host.Host == "" {
 			return
+		}
+		if failures > 0 && r.events[v.i-1].at <= first {
+			continue // it was in flight at the first one
+		} else if failures == 0 {
+			first = e.at
 		}
 		least := cmp.Or(p.Breaker.MinVolume, 20)
 		if failures++; e.host.Breaker != retrip.BreakerClosed {
