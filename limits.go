@@ -71,12 +71,12 @@ func (j Jitter) String() string {
 	return fmt.Sprintf("Jitter(%d)", uint8(j))
 }
 
-// Breaker stops attempts to a host that is down, so that requests to it no longer
-// cost timeouts. A breaker opens when Window holds at least MinVolume results, of
-// which at least Ratio are failures: outcomes that the policy calls retryable. If
-// Window holds fewer, it opens after MinVolume failures in a row; a success, or an
-// hour without a failure, restarts that count. What doesn't count: cancellations by the
-// caller, failures of its request body, and attempts in flight at the window's first failure.
+// Breaker stops attempts to a host that is down, so that requests to it cost no timeouts.
+// It opens when Window holds at least MinVolume results, of which at least Ratio are
+// failures: outcomes that the policy calls retryable. If Window holds fewer, it opens after
+// MinVolume in a row; a success, or an hour without a failure, restarts that count. The
+// caller's cancellations and body errors, and what is in flight at the first failure, don't
+// count.
 //
 // While the breaker is open, requests fail at once with [ReasonBreakerOpen]. After
 // OpenFor, the breaker lets two attempts through as probes, up to OpenFor/4 apart. If

@@ -47,7 +47,7 @@ func begin(t testing.TB, h *host.Record, r play.Judge, now time.Duration) *decid
 	return &call
 }
 
-// attempts makes attempts at h that end at once with the given statuses.
+// attempts makes attempts that end at once.
 func attempts(t testing.TB, h *host.Record, r play.Judge, now time.Duration, statuses ...int) {
 	t.Helper()
 	for _, status := range statuses {
@@ -75,9 +75,7 @@ func TestBreaker_Opens(t *testing.T) {
 		{"the oldest has left the window", "503 @3s 200 @6s 503 @10s 503", breaker.Closed},
 		{"the window slides", "503 @3s 200 @6s 503 @10s 503 @12s 503", breaker.Open},
 		{"successes leave the window too", "503 200 200 200 200 @11s 503 503 503 503", breaker.Open},
-
-		// If the window holds too few results, this many failures in a row open
-		// the breaker.
+		// If the window holds too few results, this many failures in a row open the breaker.
 		{"in a row, at a low rate", "503 @20s 503 @40s 503 @60s 503", breaker.Open},
 		{"one fewer", "503 @20s 503 @40s 503", breaker.Closed},
 		{"a success between", "503 @20s 503 @40s 503 @50s 200 @60s 503 @80s 503 @100s 503", breaker.Closed},
@@ -153,8 +151,7 @@ func TestBreaker_OfTwoPolicies(t *testing.T) {
 	assert.True(t, none.First(&h, &decide.Call{}, time.Second, 0).Retry, "a breaker holds back only requests whose policy has one")
 }
 
-// Ratio also decides in the half-open state, as soon as the remaining probes
-// can't change the answer.
+// Ratio also decides on probes, as soon as the remaining ones can't change the answer.
 func TestBreaker_ProbesDecide(t *testing.T) {
 	for _, tt := range []struct {
 		ratio   float64
@@ -211,8 +208,7 @@ func TestBreaker_ProbeReturnedTwice(t *testing.T) {
 	assert.Equal(t, breaker.HalfOpen, r.State(&h, now).Breaker, "one of two")
 }
 
-// A new policy that asks for fewer probes than have already succeeded must not
-// keep the breaker from closing.
+// A new policy may ask for fewer probes than have already succeeded.
 func TestBreaker_FewerProbes(t *testing.T) {
 	b := retrip.Breaker{Ratio: 0.1, MinVolume: 1, OpenFor: time.Second}
 	three, two := once(t, 3, b), once(t, 2, b)

@@ -104,12 +104,10 @@ func (m *model) result(p *breaker.Rule, a *modelAttempt, failed bool, now time.D
 		if m.watched = m.watched || failed; !m.watched {
 			return
 		}
-		_, failures := m.window(p, now)
-		first := failures == 0 && m.row(now) == 0
-		m.results = append(m.results, modelResult{now, failed})
-		if failed && first {
+		if _, failures := m.window(p, now); failed && failures == 0 && m.row(now) == 0 {
 			m.since++ // what is in flight shares its cause
 		}
+		m.results = append(m.results, modelResult{now, failed})
 		if failed && m.tooBad(p, now) {
 			m.open(p, now, draw)
 		}

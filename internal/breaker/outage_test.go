@@ -80,9 +80,8 @@ func TestBreaker_DeadHost(t *testing.T) {
 	}
 }
 
-// How soon the breaker of a host that is down opens, and how much it then
-// refuses, by the interval between requests. docs/retry-storms.md has the
-// results.
+// How soon the breaker of a host that is down opens, and how much it then refuses, by the
+// interval between requests. docs/retry-storms.md has the results.
 func TestBreaker_AtALowRate(t *testing.T) {
 	for _, openFor := range []time.Duration{0, time.Minute} {
 		r := play.Rules(t, retrip.Policy{Breaker: retrip.Breaker{Ratio: .8, OpenFor: openFor}})
@@ -125,15 +124,14 @@ func TestBreaker_AtALowRate(t *testing.T) {
 	}
 }
 
-// With the documented ratio, independent failures don't open the breaker, also at a low
-// rate, where so many in a row are rare. A lower ratio makes a partial outage worse.
+// With the documented ratio, independent failures don't open the breaker. A lower one makes
+// a partial outage worse.
 func TestBreaker_IndependentFailures(t *testing.T) {
 	for _, tt := range []struct {
 		ratio, fail, perSecond float64
 		least, most            float64 // what a breaker adds to the percentage that succeeds
 	}{
-		// When the breaker opens, the same draws fall on other requests, so the
-		// rates may differ a little.
+		// When the breaker opens, the same draws fall on other requests.
 		{.8, .1, 7, -.1, .1},
 		{.8, .5, 7, -.1, .1},
 		{.5, .1, 7, -.02, .1},
