@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -342,6 +343,20 @@ func (a *Attempt) SpokeHTTP2() bool {
 	}
 	conn, had := h.conns.firstConn()
 	return had && speaksHTTP2(conn, a.watch&ExpectHTTP2 != 0)
+}
+
+// Conn returns the first connection of the base, or nil if it had none or one that can't be
+// compared with others. a may be nil.
+func (a *Attempt) Conn() net.Conn {
+	if a == nil {
+		return nil
+	}
+	if h := a.hooks.Load(); h != nil {
+		if conn, _ := h.conns.firstConn(); isComparable(conn) {
+			return conn
+		}
+	}
+	return nil
 }
 
 // Again returns the request of a, with what give gives it, for another send after

@@ -313,7 +313,7 @@ func (s *walk) attempt(i int) {
 		o.Status = pick(s.random, 0, http.StatusServiceUnavailable, http.StatusTooManyRequests)
 		o.Resent = o.Status == 0 && s.random.IntN(8) == 0
 	}
-	full := s.now - pick(s.random, 300*time.Millisecond, time.Minute)
+	full := s.now - pick(s.random, 1100*time.Millisecond, time.Minute)
 	s.host.Full = full // no retry bides
 	d := q.policy.rules.Next(s.host, &q.call, o, s.now, draw)
 	if nothing < 3 || good {

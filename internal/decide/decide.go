@@ -183,6 +183,9 @@ func (c *Call) recordOutcome(r *Rules, h *host.Record, o *Outcome, a *Action, fa
 		f := c.failure(o)
 		f.Old = c.waitsFrom < h.Full // what breaks a connection ends earlier retries, too
 		h.Debt.Fail(r.Budget, f, c.budgeted, c.paid)
+		if o.Dead {
+			h.Debt.Recent = 0 // the timeouts before were the connection's, too
+		}
 		if c.budgeted && c.failed < math.MaxUint8 {
 			c.failed++
 		}
@@ -191,6 +194,7 @@ func (c *Call) recordOutcome(r *Rules, h *host.Record, o *Outcome, a *Action, fa
 		if o.Took > 0 {
 			h.RecordAnswer(span.Sub(now, o.Took))
 		}
+		h.Proven = true
 		h.Debt.Succeed(r.Budget, c.paid+c.refundable, c.Attempts == 1, c.budgeted, r.slow(o), c.Route)
 		c.paid, c.refundable = 0, 0
 	}

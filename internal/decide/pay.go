@@ -27,7 +27,7 @@ func (c *Call) payBudget(r *Rules, h *host.Record, o *Outcome, a *Action, now ti
 		return None
 	}
 	if h.Debt.Missing == 0 {
-		h.Full = now
+		h.Full, h.Proven = now, false
 	}
 	var refusal budget.Refusal
 	if c.paid, refusal = h.Debt.Pay(r.Budget, c.failure(o)); refusal == 0 {
@@ -40,8 +40,12 @@ func (c *Call) payBudget(r *Rules, h *host.Record, o *Outcome, a *Action, now ti
 		return None
 	}
 	failing := h.Debt.Stops(r.Budget, c.Route) || refusal == budget.Failing && o.Timeout
+	within := burst
+	if o.Timeout && !h.Proven {
+		within = young
+	}
 	answered := o.Status != 0 && o.Status != http.StatusMisdirectedRequest || o.LostStatus >= 400
-	if failing || answered || now-h.Full > burst || !c.mayPayLate(r) {
+	if failing || answered || now-h.Full > within || !c.mayPayLate(r) {
 		a.OfRoute = refusal == budget.RouteFailing
 		return budgetReasons[refusal]
 	}
@@ -54,7 +58,7 @@ func (c *Call) payBudget(r *Rules, h *host.Record, o *Outcome, a *Action, now ti
 // are, though the host is well.
 const (
 	burst = 250 * time.Millisecond // after the budget was last full: attempts that fail so soon may have one cause
-	young = time.Second            // the same: so long may a retry wait for its tokens. The windows of three retries end before
+	young = time.Second            // the same for timeouts until something succeeds; and so long may a retry wait for its tokens. The windows of three retries end before
 )
 
 // mayPayLate reports whether a retry may wait for its tokens: for no longer than all retries

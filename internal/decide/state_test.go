@@ -35,7 +35,7 @@ func TestHostState_InTrouble(t *testing.T) {
 	o := play.Repeatable(429)
 	o.RetryAfter = 20 * time.Second
 	var call decide.Call
-	require.True(t, r.First(&h, &call, 0, play.Lowest).Retry)
+	r.First(&h, &call, 0, play.Lowest)
 	call.Attempts = 1
 	r.Next(&h, &call, o, 0, play.Lowest)
 	r.First(&h, &decide.Call{}, 0, play.Lowest)

@@ -185,7 +185,7 @@ func (x *exchange) lateError() error {
 // recordRoute records what the last use of base says about connections.
 func (x *exchange) recordRoute(base http.RoundTripper) {
 	if resp := x.last.resp; x.route.Other || resp != nil && resp.ProtoMajor == 2 && x.env.Spares.Some() {
-		x.route.Used(&x.env.Spares, base, x.req.URL, resp)
+		x.route.Used(&x.env.Spares, base, x.req.URL, resp, x.last.attempt.Conn())
 	}
 }
 
@@ -232,7 +232,7 @@ func (x *exchange) doubts(err error) {
 	case a == nil && !x.ofBody: // else it is what the body that has broken came over
 		x.route.HTTP2 = fault.OverHTTP2(err)
 	}
-	x.event.Outcome.Dead = x.route.Suspect(&x.env.Spares, hostkey.Of(x.req.URL), limit)
+	x.event.Outcome.Dead = x.route.Suspect(&x.env.Spares, hostkey.Of(x.req.URL), limit, x.last.attempt.Conn())
 }
 
 // timeoutError is the error of an attempt that ran out of time.

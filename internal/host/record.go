@@ -30,6 +30,7 @@ type Record struct {
 	sync.Mutex
 	Debt    budget.Debt   // what is missing from its budget
 	Full    time.Duration // instant at which no token was missing for the last time
+	Proven  bool          // something has succeeded since then
 	Charged bool          // a retry has been charged to the fleet's account, and nothing has succeeded since
 	Guards  *Guards       // nil until a breaker or a gate needs it
 

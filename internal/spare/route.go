@@ -4,6 +4,7 @@
 package spare
 
 import (
+	"net"
 	"net/http"
 	"net/url"
 	"time"
@@ -27,10 +28,10 @@ type Route struct {
 	patience time.Duration // how long an attempt waits for another connection
 }
 
-// Suspect records that the last attempt has lost its connection, or has been ended by the
-// time limit unless that is 0. r.HTTP2 says what the connection spoke. It reports whether the
-// connection is dead: another to the host delivers meanwhile.
-func (r *Route) Suspect(l *Pools, key hostkey.Key, limit time.Duration) (dead bool) {
+// Suspect records that the last attempt has lost its connection conn, which is nil if unknown,
+// or has been ended by the time limit unless that is 0. r.HTTP2 says what conn spoke. It reports
+// whether conn is dead: another to the host delivers meanwhile.
+func (r *Route) Suspect(l *Pools, key hostkey.Key, limit time.Duration, conn net.Conn) (dead bool) {
 	switch {
 	case !r.HTTP2:
 		r.bad++
@@ -41,7 +42,7 @@ func (r *Route) Suspect(l *Pools, key hostkey.Key, limit time.Duration) (dead bo
 		// different moments share a spare.
 		r.Other, r.since, r.patience = true, time.Now().Add(-limit/2), limit/3
 		works := l.Doubt(key, r.since, r.at != nil)
-		return works != nil && works != r.at
+		return works != nil && works != r.at || r.at == nil && conn != nil && l.delivers(key, r.since, conn)
 	}
 	return false
 }
@@ -103,16 +104,16 @@ func within(patience, most time.Duration) time.Duration {
 	return patience
 }
 
-// Used records what the use of base, which has returned resp or an error, says about
-// connections.
+// Used records what the use of base over conn, which is nil if unknown, says about
+// connections. resp is nil if it failed.
 //
 //go:noinline
-func (r *Route) Used(l *Pools, base http.RoundTripper, u *url.URL, resp *http.Response) {
+func (r *Route) Used(l *Pools, base http.RoundTripper, u *url.URL, resp *http.Response, conn net.Conn) {
 	turn, _ := base.(*Turn)
 	r.at = nil
 	if !turn.AtBase() {
 		r.at = turn.pool
 	} else if resp != nil && resp.ProtoMajor == 2 {
-		l.RecordAnswer(hostkey.Of(u))
+		l.RecordAnswer(hostkey.Of(u), conn)
 	}
 }

@@ -42,29 +42,29 @@ func TestSlow_OneDial(t *testing.T) {
 	})
 }
 
-// On a busy connection that freezes, attempts time out for longer than a burst, and need more tokens
-// than there are.
+// On a busy connection that freezes, attempts time out, and need more tokens than there are. With
+// hundreds in flight, net/http has a second connection.
 //
 //retrip:promise P11 P14
 func TestSlow_Busy(t *testing.T) {
-	eachBubble(t, "", bothHTTP2, func(w *freshWorld) {
-		w.handle = func(http.ResponseWriter, *http.Request) { time.Sleep(100 * time.Millisecond) }
-		w.transport.Policy.Budget = 5
-		w.warm()
-		var requests sync.WaitGroup
-		for i := range 800 {
-			if i%400 == 50 { // the second time, requests begin with the spare
-				w.server.Listener.Freeze()
+	for every, takes := range map[time.Duration]time.Duration{50: 400, 7: 100, 2: 200} {
+		eachBubble(t, (every * time.Millisecond).String(), bothHTTP2, func(w *freshWorld) {
+			w.handle = func(http.ResponseWriter, *http.Request) { time.Sleep(takes * time.Millisecond) }
+			w.transport.Policy.Budget = 5
+			w.warm()
+			var requests sync.WaitGroup
+			time.AfterFunc(time.Second, w.server.Listener.Freeze)
+			time.AfterFunc(4*time.Second, w.server.Listener.Freeze) // requests begin with the spare
+			for range 6 * time.Second / (every * time.Millisecond) {
+				time.Sleep(every * time.Millisecond)
+				requests.Go(w.mustGet)
 			}
-			time.Sleep(7 * time.Millisecond)
-			requests.Go(w.mustGet)
-		}
-		requests.Wait()
-	})
+			requests.Wait()
+		})
+	}
 }
 
-// A dial that never ends, and doesn't obey its context, is followed by another
-// only now and then, and holds no request for long.
+// A dial that never ends is followed by another only now and then, and holds no request for long.
 //
 //retrip:promise P11
 func TestSlow_HangingDial(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"os"
@@ -57,6 +58,8 @@ type Pools struct {
 type host struct {
 	made     time.Time       // since then, answered is known
 	answered time.Time       // of the base's last response
+	over     [8]net.Conn     // connections of the base's last responses; nil: unknown
+	next     int             // where the next one goes
 	works    context.Context // ends then
 	end      context.CancelFunc
 	doubted  time.Time // since then the base owes a response; zero if it doesn't
@@ -102,14 +105,26 @@ func (l *Pools) Doubt(key hostkey.Key, since time.Time, atSpare bool) *pool {
 	return nil
 }
 
-// RecordAnswer tells l of a response of the base over HTTP/2. Attempts that wait then go there.
-func (l *Pools) RecordAnswer(key hostkey.Key) {
+// delivers reports whether the base delivers, and not over conn: with hundreds of requests in
+// flight, net/http has several connections.
+func (l *Pools) delivers(key hostkey.Key, since time.Time, conn net.Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.host(key)
+	return h.answered.After(since) && !slices.Contains(h.over[:], nil) && !slices.Contains(h.over[:], conn)
+}
+
+// RecordAnswer tells l of a response of the base over HTTP/2 and conn, which is nil if unknown.
+// Attempts that wait then go there.
+func (l *Pools) RecordAnswer(key hostkey.Key, conn net.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if h := l.hosts[key]; h != nil {
 		h.end()
 		h.works, h.end = context.WithCancel(context.Background())
 		h.answered, h.doubted, h.avoided = time.Now(), time.Time{}, false
+		h.over[h.next] = conn
+		h.next = (h.next + 1) % len(h.over)
 	}
 }
 
