@@ -129,7 +129,7 @@ func (m *Metrics) count(t *Transport, h *holder, rules []*rules) *holder {
 		}
 		p.Holders++
 		r.Metrics, h.held[i] = p, p
-		p.Show(r.Breaker != nil, r.Gate, t.Fleet != nil && r.Fleet > 0, r.Hedge.Share > 0, r.Resume > 0, r.BodyIdleTimeout > 0)
+		p.Show(r.Breaker != nil, r.Gated, t.Fleet != nil && r.Fleet > 0, r.Hedge.Share > 0, r.Resume > 0, r.BodyIdleTimeout > 0)
 		r.Plain = r.Plain && !p.Timed()
 	}
 	for _, p := range before {

@@ -65,7 +65,7 @@ func (r *rules) resolve(own, base *Policy) error {
 		b.MinVolume, b.OpenFor = cmp.Or(b.MinVolume, 20), cmp.Or(b.OpenFor, 5*time.Second)
 		r.Breaker = &breaker.Rule{Ratio: b.Ratio, Window: b.Window, MinVolume: b.MinVolume, OpenFor: b.OpenFor, Probes: breaker.Probes}
 	}
-	r.MaxAttempts, r.MaxWait, r.Gate = p.MaxAttempts, p.MaxWait, p.Gate.Enabled == On
+	r.MaxAttempts, r.MaxWait, r.Gated = p.MaxAttempts, p.MaxWait, p.Gate.Enabled == On
 	r.Backoff = backoff.Rule{Base: p.Backoff.Base, Cap: p.Backoff.Cap, ThrottleBase: p.Backoff.ThrottleBase, Jitter: backoff.Jitter(p.Backoff.Jitter)}
 	r.AttemptTimeout, r.Deadline, r.BodyIdleTimeout, r.Resume = p.AttemptTimeout, p.Deadline, p.BodyIdleTimeout, p.Resume
 	r.WholeBody, r.MaxReplayBody = p.WholeBody, p.MaxReplayBody
@@ -105,7 +105,7 @@ func (r *rules) resolve(own, base *Policy) error {
 	}
 	r.Derives = p.AttemptTimeout > 0 || p.Deadline > 0 || p.BodyIdleTimeout > 0
 	asks := r.Classifies || r.GeneratesKeys || p.Idempotent != nil
-	r.Plain = !r.Derives && !asks && r.Hedge.Share == 0 && p.WholeBody <= 0 && p.Resume <= 0 && r.Breaker == nil && !r.Gate
+	r.Plain = !r.Derives && !asks && r.Hedge.Share == 0 && p.WholeBody <= 0 && p.Resume <= 0 && r.Breaker == nil && !r.Gated
 	return r.conflict()
 }
 
@@ -152,9 +152,9 @@ func (p Policy) clone() Policy {
 
 // The methods below are what r asks of the program; see [exchange.Program].
 
-// GateName returns the name of the gate at which req waits. It stays bounded, and different
+// GateKey names the gate at which req waits. It stays bounded, and different
 // ones stay different.
-func (r *rules) GateName(req *http.Request) string {
+func (r *rules) GateKey(req *http.Request) string {
 	if r.policy.Gate.Key == nil {
 		return ""
 	}

@@ -30,9 +30,9 @@ type Call struct {
 	Attempts int           // attempts made, including the last one
 	Wait     time.Duration // the last wait before a retry, as it was planned
 
-	// Gate names the gate at which the call waits, if the policy has gates. If
+	// GateKey names the gate at which the call waits, if the policy has gates. If
 	// empty, the call waits at the host's own gate.
-	Gate string
+	GateKey string
 
 	// Waiter identifies the caller: [host.Record.NextWoken] returns it when the call
 	// must ask again. Nothing looks inside. If nil, nothing wakes the call, which
@@ -201,7 +201,7 @@ func (c *Call) recordOutcome(r *Rules, h *host.Record, o *Outcome, a *Action, fa
 	c.settleBudget()
 	unwell := failed && !o.Pending()
 	switch {
-	case !r.Gate:
+	case !r.Gated:
 	case unwell && o.throttled():
 		var change host.Change
 		change, a.Wakes = c.refuse(&c.ticket, h, o, now, draw)
@@ -210,7 +210,7 @@ func (c *Call) recordOutcome(r *Rules, h *host.Record, o *Outcome, a *Action, fa
 		// A refusal that the policy doesn't retry is one too, but the gate can't
 		// learn from it.
 		accepted := !unwell && !o.throttled() && o.Status != 0
-		a.Wakes = h.Guards.Gates.Pass(&c.ticket, c.Gate, accepted, now, h.PausedUntil())
+		a.Wakes = h.Guards.Gates.Pass(&c.ticket, c.GateKey, accepted, now, h.PausedUntil())
 	}
 	if unwell || h.Guards != nil { // a success needs no breaker
 		if r.Breaker != nil {
@@ -225,7 +225,7 @@ func (c *Call) recordOutcome(r *Rules, h *host.Record, o *Outcome, a *Action, fa
 // refuse tells the gate of c that the server has refused the attempt of t in o. It reports
 // whether the server has told others to wait longer, and whether other calls must ask again.
 func (c *Call) refuse(t *gate.Ticket, h *host.Record, o *Outcome, now time.Duration, draw uint64) (change host.Change, wakes bool) {
-	longer, wakes := h.Guard().Gates.Refuse(t, c.Gate, o.RetryAfter, now, h.PausedUntil(), draw)
+	longer, wakes := h.Guard().Gates.Refuse(t, c.GateKey, o.RetryAfter, now, h.PausedUntil(), draw)
 	if longer {
 		change = host.Paused
 	}
@@ -239,7 +239,7 @@ func (r *Rules) pause(h *host.Record, o *Outcome, now time.Duration) (change hos
 		return change
 	}
 	wait := o.RetryAfter
-	if r.Gate {
+	if r.Gated {
 		// MaxWait would let new requests through before the time that the server
 		// asked for.
 		wait = min(wait, gate.PauseMost)
@@ -262,7 +262,7 @@ func (r *Rules) pause(h *host.Record, o *Outcome, now time.Duration) (change hos
 // pausedFor returns how long the pause of h holds back calls that it hasn't told to wait: at
 // a gate all of it, and else until the host is seen to answer.
 func (r *Rules) pausedFor(h *host.Record, now time.Duration) time.Duration {
-	if r.Gate {
+	if r.Gated {
 		return h.PausedFor(now)
 	}
 	return h.DoubtedFor(now)

@@ -277,7 +277,7 @@ func TestRules_ForOthers(t *testing.T) {
 	}
 	assert.Equal(t, decide.State{Tokens: 4, Size: 5, Breaker: breaker.Closed}, others.State(&h, 0))
 	assert.Equal(t, play.Decision{Retry: true}, others.First(&h, &decide.Call{}, 0, 0))
-	assert.True(t, r.Gate && r.Breaker != nil, "the original is unchanged")
+	assert.True(t, r.Gated && r.Breaker != nil, "the original is unchanged")
 }
 
 // Each reason has the word of the exported one of its name.

@@ -231,7 +231,7 @@ func (w *explorer) pays(c *traveler, e *choice, missing, gave int64) {
 		w.well = w.now
 	case failed && o.RetryAfter > 0:
 		c.told = word
-		if w.rules.Gate || o.Status == 503 && o.RetryAfter <= w.policy.MaxWait {
+		if w.rules.Gated || o.Status == 503 && o.RetryAfter <= w.policy.MaxWait {
 			w.told = max(w.told, word)
 			w.words = [2]time.Duration{w.now, w.words[0]}
 		}
@@ -243,7 +243,7 @@ func (w *explorer) sends(c *traveler) {
 	c.sends++
 	c.sent = w.now
 	w.must(c.sends == c.Attempts && c.sends <= w.rules.MaxAttempts, "at most MaxAttempts")
-	lifted := !w.rules.Gate && (c.sends == 1 || c.told == 0 && w.well > w.words[1])
+	lifted := !w.rules.Gated && (c.sends == 1 || c.told == 0 && w.well > w.words[1])
 	w.must(w.now >= c.told && (w.now >= w.told || lifted), "not before the server's word")
 	w.must(c.Deadline == 0 || w.now <= c.Deadline, "not after the deadline")
 	state := breaker.Closed
@@ -274,7 +274,7 @@ func (w *explorer) end() {
 	w.must(t.Waiting == 0 && w.h.NextWoken() == nil, "nobody waits")
 	if w.rules.Breaker != nil {
 		ungated := *w.rules
-		ungated.Gate = false
+		ungated.Gated = false
 		var a decide.Action
 		new(decide.Call).Step(&ungated, &w.h, &decide.Event{Kind: decide.Began}, &a, w.now+t.OpenFor, 0)
 		w.must(a.Do == decide.Send, "the place of a probe is free")

@@ -37,7 +37,7 @@ func (r *Rules) HoldsHedge(h *host.Record, gate string, now time.Duration) Hold 
 		return NoHold
 	case r.Breaker != nil && h.Guards.Breaker.State != breaker.Closed:
 		return OfBreaker
-	case r.Gate && !h.Guards.Gates.IdleFor(gate, now):
+	case r.Gated && !h.Guards.Gates.IdleFor(gate, now):
 		return OfGate
 	}
 	return NoHold
@@ -46,7 +46,7 @@ func (r *Rules) HoldsHedge(h *host.Record, gate string, now time.Duration) Hold 
 // Refused reports whether o is a refusal that holds back requests other than its own.
 // Without a gate, that is a 503 with a Retry-After.
 func (r *Rules) Refused(o *Outcome) bool {
-	return o.throttled() && (r.Gate || r.pauses(o)) && r.Retryable(o)
+	return o.throttled() && (r.Gated || r.pauses(o)) && r.Retryable(o)
 }
 
 // Obey records the refusal o (see [Rules.Refused]), the outcome of an attempt of c that
@@ -57,7 +57,7 @@ func (r *Rules) Obey(h *host.Record, c *Call, o *Outcome, now time.Duration, dra
 	c.lock(r, h, now)
 	defer h.Unlock()
 	change = r.pause(h, o, now)
-	if !r.Gate {
+	if !r.Gated {
 		return change, false
 	}
 	var ticket gate.Ticket // no gate has released the attempt

@@ -21,7 +21,7 @@ func (c *Call) payBudget(r *Rules, h *host.Record, o *Outcome, a *Action, now ti
 	if c.polls = o.polls(); o.Pending() {
 		return None
 	}
-	if r.Gate && o.limited() {
+	if r.Gated && o.limited() {
 		// A refusal costs nothing at a gate: the gate has already slowed down all further
 		// requests, including this one.
 		return None
@@ -34,7 +34,7 @@ func (c *Call) payBudget(r *Rules, h *host.Record, o *Outcome, a *Action, now ti
 		c.budgeted = true
 		return None
 	}
-	if o.Dead && !r.Gate && refusal == budget.Exhausted && h.Debt.Row == 0 && !h.Debt.Stops(r.Budget, c.Route) {
+	if o.Dead && !r.Gated && refusal == budget.Exhausted && h.Debt.Row == 0 && !h.Debt.Stops(r.Budget, c.Route) {
 		// Attempts over the dead connection fail for as long as they last, and the retry has another.
 		c.budgeted = true
 		return None
@@ -64,7 +64,7 @@ const (
 // mayPayLate reports whether a retry may wait for its tokens: for no longer than all retries
 // would wait. A gate keeps no place meanwhile.
 func (c *Call) mayPayLate(r *Rules) bool {
-	return !r.Gate && c.Attempts+c.skipped < r.MaxAttempts
+	return !r.Gated && c.Attempts+c.skipped < r.MaxAttempts
 }
 
 // payBudgetLate takes the tokens for a retry that is unpaid, at the end of its wait. If there are

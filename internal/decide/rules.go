@@ -25,15 +25,15 @@ type Rules struct {
 	Budget      budget.Rule
 	Slow        time.Duration // a success that takes longer is slow for the budget; 0: none is
 	Breaker     *breaker.Rule // nil: off
-	Gate        bool
-	others      bool // see ForOthers
+	Gated       bool          // it has gates
+	others      bool          // see ForOthers
 }
 
 // ForOthers returns r for a record that stands for many hosts, which has only a
 // budget.
 func (r *Rules) ForOthers() *Rules {
 	o := *r
-	o.Breaker, o.Gate, o.others = nil, false, true
+	o.Breaker, o.Gated, o.others = nil, false, true
 	return &o
 }
 
@@ -126,7 +126,7 @@ func (r *Rules) State(h *host.Record, now time.Duration) State {
 		s.Breaker, s.OpenFor = h.Guards.Breaker.State, h.Guards.Breaker.OpenFor(now)
 	}
 	waiting, closed := h.Guards.Gates.Waiting(now)
-	if s.Waiting = waiting; r.Gate { // so does a gate
+	if s.Waiting = waiting; r.Gated { // so does a gate
 		s.PausedFor = max(s.PausedFor, closed)
 	}
 	return s

@@ -49,7 +49,7 @@ func TestHostState_InTrouble(t *testing.T) {
 	assert.Equal(t, 1, s.Waiting)
 
 	off := *r.Rules
-	off.Gate, off.Breaker = false, nil
+	off.Gated, off.Breaker = false, nil
 	assert.Equal(t, decide.State{Tokens: 4.5, Size: 5, FailedRetries: s.FailedRetries, Waiting: 1}, off.State(&h, 0), "what is switched off holds nothing back")
 
 	later := r.State(&h, 5*time.Second)
@@ -149,7 +149,7 @@ func TestRules_Extremes(t *testing.T) {
 				switch {
 				case d.Wait < 0:
 					fail("%s waits for less than nothing", name)
-				case d.Retry && d.Wait == 0 && rules.Gate && paused > now:
+				case d.Retry && d.Wait == 0 && rules.Gated && paused > now:
 					fail("%s lets go in a pause", name)
 				case d.Retry && d.Wait != 0 && call.Deadline != 0 && d.Wait < most && now+d.Wait > call.Deadline && now+d.Wait > now:
 					fail("%s waits beyond the deadline", name)
@@ -175,7 +175,7 @@ func TestRules_Extremes(t *testing.T) {
 				call.Attempts = math.MaxInt - 1
 			}
 			d = rules.Next(&h, call, o, now, r.Uint64())
-			if o.RetryAfter > 0 && rules.Gate && d.Reason != decide.None {
+			if o.RetryAfter > 0 && rules.Gated && d.Reason != decide.None {
 				until := now + min(o.RetryAfter, 24*time.Hour)
 				if until < now {
 					until = most

@@ -97,7 +97,7 @@ func (c *Call) Step(r *Rules, h *host.Record, e *Event, a *Action, now time.Dura
 
 // lock locks h. Room for the gate of c comes first: making it locks other hosts.
 func (c *Call) lock(r *Rules, h *host.Record, now time.Duration) {
-	if r.Gate && c.Gate != "" {
+	if r.Gated && c.GateKey != "" {
 		h.MakeRoom(now)
 	}
 	h.Lock()
@@ -181,7 +181,7 @@ func (c *Call) final(r *Rules, o *Outcome) Reason {
 		return NotIdempotent
 	case !o.Replay:
 		return BodyNotReplayable
-	case o.RetryAfter > r.MaxWait, r.Gate && o.RetryAfter > gate.PauseMost:
+	case o.RetryAfter > r.MaxWait, r.Gated && o.RetryAfter > gate.PauseMost:
 		return WaitTooLong
 	}
 	return None
@@ -192,18 +192,18 @@ func (c *Call) final(r *Rules, o *Outcome) Reason {
 func (c *Call) plan(r *Rules, h *host.Record, o *Outcome, paused, now time.Duration, draw uint64) Reason {
 	left, step := c.TimeLeft(now), c.backoffStep()
 	var atGate time.Duration
-	if r.Gate && h.Guards != nil {
+	if r.Gated && h.Guards != nil {
 		q := c.gateRequest(r)
 		var refusal gate.Refusal
 		if atGate, refusal = h.Guards.Gates.Outlook(&c.ticket, &q, now, h.PausedUntil()); refusal != 0 {
 			return gateReasons[refusal]
 		}
-	} else if !r.Gate && paused > o.RetryAfter {
+	} else if !r.Gated && paused > o.RetryAfter {
 		if lo, _ := r.Backoff.ServerWindow(paused, step, c.Wait); lo > left || paused > r.MaxWait {
 			return HostPaused
 		}
 	}
-	if c.retry.queues = o.throttled() && r.Gate && !c.ticket.Alone; c.retry.queues {
+	if c.retry.queues = o.throttled() && r.Gated && !c.ticket.Alone; c.retry.queues {
 		c.retry.wait = atGate
 		return None
 	}
@@ -251,7 +251,7 @@ func within(lo, hi, left time.Duration) time.Duration {
 func (c *Call) admit(r *Rules, h *host.Record, a *Action, now time.Duration, draw uint64) {
 	if h != nil {
 		switch {
-		case r.Gate:
+		case r.Gated:
 			c.atGate(r, h, a, now, draw)
 		case c.Attempts > 0:
 			c.obeyPause(r, h, a, now, draw)
@@ -300,7 +300,7 @@ func (c *Call) atGate(r *Rules, h *host.Record, a *Action, now time.Duration, dr
 
 // gateRequest returns c as its gate sees it.
 func (c *Call) gateRequest(r *Rules) gate.Request {
-	return gate.Request{Key: c.Gate, Who: c.Waiter, Deadline: c.Deadline, Needed: c.needed, Patience: r.MaxWait}
+	return gate.Request{Key: c.GateKey, Who: c.Waiter, Deadline: c.Deadline, Needed: c.needed, Patience: r.MaxWait}
 }
 
 // gateReasons maps a refusal of a gate to a reason.

@@ -48,7 +48,7 @@ func newTeller(t *testing.T, s *play.Story, epoch time.Duration) *teller {
 func (t *teller) step(l play.Line, draw uint64) (a decide.Action, woken []string) {
 	c := t.calls[l.Who]
 	if c == nil {
-		c = &told{Call: decide.Call{Account: t.s.Account, Waiter: l.Who, Gate: l.Key}}
+		c = &told{Call: decide.Call{Account: t.s.Account, Waiter: l.Who, GateKey: l.Key}}
 		if l.Route != "" {
 			c.Goes(http.MethodGet, "/"+l.Route+"/")
 		}

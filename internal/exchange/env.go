@@ -76,8 +76,8 @@ type Config struct {
 // Program is what a policy leaves to the program that uses retrip.
 type Program interface {
 	Idempotent(*http.Request) bool
-	NewKey(http.Header) string     // a key for a request with this header, or "" if it has one
-	GateName(*http.Request) string // the gate at which the request waits
+	NewKey(http.Header) string    // a key for a request with this header, or "" if it has one
+	GateKey(*http.Request) string // the gate at which the request waits
 	Classify(*http.Request, *http.Response, error) decide.Verdict
 }
 

@@ -122,7 +122,7 @@ func (x *exchange) enter(from decide.Kind) decide.Kind {
 		if gone := caller.Gone(x.req); gone != nil {
 			return x.recordGone(gone)
 		}
-		if x.cfg.Breaker != nil || x.cfg.Gate {
+		if x.cfg.Breaker != nil || x.cfg.Gated {
 			x.pinIfTroubled((*host.Table).Pin)
 		}
 	case decide.Ended:
@@ -150,7 +150,7 @@ func (x *exchange) step(what decide.Kind) decide.Deed {
 		x.hurry()
 		if h = &x.host.Record; what != decide.Ended {
 			now = x.env.Now()
-			if x.rules.Gate && x.woken == nil {
+			if x.rules.Gated && x.woken == nil {
 				x.woken = make(chan struct{}, 1)
 				x.call.Waiter = x.woken
 			}

@@ -139,7 +139,7 @@ func (r *race) skipReason() (reason int, forbidden bool) {
 	if p.setHost(r.env.Hosts.Find(key, now)); p.host != nil {
 		record = &p.host.Record
 	}
-	if hold := p.rules.HoldsHedge(record, p.call.Gate, now); hold != decide.NoHold {
+	if hold := p.rules.HoldsHedge(record, p.call.GateKey, now); hold != decide.NoHold {
 		return skipReasons[hold], true
 	}
 	if r.env.Fleet != nil && r.cfg.Fleet != 0 {

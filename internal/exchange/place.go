@@ -62,8 +62,8 @@ func (x *place) setHost(e *host.Entry) {
 	case e == nil:
 	case e.Others:
 		x.rules = x.cfg.ForOthers()
-	case x.cfg.Gate:
-		x.call.Gate = x.cfg.Program.GateName(x.req)
+	case x.cfg.Gated:
+		x.call.GateKey = x.cfg.Program.GateKey(x.req)
 	}
 }
 

@@ -44,7 +44,7 @@ func (u *user) rulesAt(e *host.Entry) play.Judge {
 // begin begins a request with a given key of a gate.
 func (u *user) begin(key hostkey.Key, gate string, now time.Duration, draw uint64) play.Decision {
 	c := &underWay{key: key, e: u.table.Pin(key, now)}
-	c.call.Gate = gate
+	c.call.GateKey = gate
 	u.open = append(u.open, c)
 	if c.e == nil {
 		return play.Decision{Retry: true}
@@ -114,7 +114,7 @@ func TestTable_LookingChangesNothing(t *testing.T) {
 					keys = keys[:4]
 				}
 				now := time.Duration(0)
-				if rules.Gate {
+				if rules.Gated {
 					for i := range host.MostKeys - 3 {
 						for _, u := range users {
 							o := refusal

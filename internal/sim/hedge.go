@@ -36,7 +36,7 @@ func (r *run) watch(i int32, limit time.Duration) {
 func (r *run) late(i int32) {
 	q := &r.requests[i]
 	q.race.late = true
-	hold := r.rules.HoldsHedge(&r.hosts[q.host], q.call.Gate, time.Duration(r.now))
+	hold := r.rules.HoldsHedge(&r.hosts[q.host], q.call.GateKey, time.Duration(r.now))
 	if r.Policy.Hedging.After > 0 || r.hedges[q.host].Late(r.hedging, hold == decide.NoHold) == hedge.None {
 		r.hedge(i)
 	}

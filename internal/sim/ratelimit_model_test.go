@@ -155,7 +155,7 @@ func (p *limitProcess) request(k int, done func(good bool)) {
 		call.Deadline = p.Now + p.Deadline
 	}
 	if p.GatePerTenant {
-		call.Gate = strconv.Itoa(key)
+		call.GateKey = strconv.Itoa(key)
 	}
 	p.out++
 	send := func(answer func(decide.Outcome)) { p.attempt(call, key, answer) }

@@ -58,7 +58,7 @@ func (r *run) begin(client int32, well bool) {
 	if d := r.policy.Deadline; d > 0 {
 		q.call.Deadline = max(1, time.Duration(r.now)+d)
 	}
-	if r.rules.Gate {
+	if r.rules.Gated {
 		q.call.Waiter = i
 	}
 	if r.account != nil {

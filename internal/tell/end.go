@@ -96,7 +96,7 @@ func (t *Teller) why(end int) string {
 	switch {
 	case end == meter.Failed && t.failure.Kind != 0:
 		return fault.Kind(t.failure.Kind).String()
-	case end == meter.Recovered && t.Gate && why == decide.Throttled:
+	case end == meter.Recovered && t.Gated && why == decide.Throttled:
 		// That is how a gate follows a rate limit.
 		return ""
 	}
