@@ -75,8 +75,8 @@ func (j Jitter) String() string {
 // It opens when Window holds at least MinVolume results, of which at least Ratio are
 // failures: outcomes that the policy calls retryable. If Window holds fewer, it opens after
 // MinVolume in a row; a success, or an hour without a failure, restarts that count. The
-// caller's cancellations and body errors, and what is in flight at the first failure, don't
-// count.
+// caller's cancellations and body errors, and after a first failure those of what is in
+// flight, don't count.
 //
 // While the breaker is open, requests fail at once with [ReasonBreakerOpen]. After
 // OpenFor, the breaker lets two attempts through as probes, up to OpenFor/4 apart. If

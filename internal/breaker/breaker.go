@@ -64,7 +64,7 @@ var Names = [...]string{"closed", "open", "half-open"}
 // Breaker is the state of a Breaker. Its owner must lock it.
 type Breaker struct {
 	State   State         // the owner may read it
-	period  uint32        // counts changes of state, and first failures: results of attempts begun before are stale
+	period  uint32        // counts changes of state, and first failures: attempts begun before are stale
 	until   time.Duration // instant of the first probe if open, of the next probe if half-open
 	probed  time.Duration // instant of the last probe
 	out     int           // probes in flight
@@ -74,7 +74,7 @@ type Breaker struct {
 	tripped bool          // the breaker has been open
 
 	run  int           // failures in a row
-	last time.Duration // instant of the last of them
+	last time.Duration // instant of the last failure, also of a stale attempt
 
 	width time.Duration // width of a slot of the window
 	slot  int64         // the newest slot, counted from the epoch
@@ -117,22 +117,15 @@ func (b *Breaker) Refuses(at time.Duration) bool { return b.State != Closed && a
 
 // Record counts the result of an attempt.
 func (b *Breaker) Record(p *Rule, c *Pass, failed bool, now time.Duration, draw uint64) Change {
-	if c.Period != b.period {
-		return Same
-	}
+	stale := c.Period != b.period
 	switch b.State {
 	case Closed:
-		if b.count(p.Window, failed, now) {
-			// What is in flight may share its cause, as on a connection that
-			// breaks or freezes.
-			b.period++
-		}
-		if failed && b.tooBad(p) {
+		if b.count(p.Window, failed, stale, now) && b.tooBad(p) {
 			b.trip(p, now, draw)
 			return Opened
 		}
 	case HalfOpen:
-		if !c.Probe {
+		if stale || !c.Probe {
 			return Same
 		}
 		b.out--
@@ -199,11 +192,17 @@ func (b *Breaker) trip(p *Rule, now time.Duration, draw uint64) {
 	b.until = span.Add(now, span.Draw(p.OpenFor/2, span.Add(p.OpenFor, p.OpenFor/2), span.Remix(draw)))
 }
 
-// count adds a result to the newest slot, after dropping the slots that have
-// left the window. It reports whether this is the first failure that counts.
-func (b *Breaker) count(window time.Duration, failed bool, now time.Duration) (first bool) {
+// count adds a result to the newest slot, after dropping the slots that have left the
+// window. It reports whether that is a failure that counts. After the first one, those of
+// what is in flight don't: they may share its cause, as on a connection that breaks or freezes.
+// But they show that the trouble goes on, and the next one isn't a first one.
+func (b *Breaker) count(window time.Duration, failed, stale bool, now time.Duration) bool {
 	width := max(window/slots, 1)
 	slot := slotOf(now, width)
+	if b.width == 0 && !failed {
+		return false // a calm host has no Breaker
+	}
+	first := b.Healed(now)
 	if width != b.width {
 		b.width, b.slot, b.ring = width, slot, [slots]results{}
 	}
@@ -217,12 +216,21 @@ func (b *Breaker) count(window time.Duration, failed bool, now time.Duration) (f
 	if b.lapsed(now) {
 		b.run = 0
 	}
-	_, before := b.sum()
-	first = b.run == 0 && before == 0
+	b.last = now
+	if stale {
+		return false
+	}
+	if first {
+		b.period++
+	}
 	s.failed++
 	b.run++
-	b.last = now
-	return first
+	return true
+}
+
+// recent reports whether there was a failure within the window.
+func (b *Breaker) recent(now time.Duration) bool {
+	return b.width > 0 && now < span.Add(b.last, span.Mul(b.width, slots))
 }
 
 // lapsed reports whether the failures in a row are so old that the host table
@@ -272,12 +280,7 @@ func (b *Breaker) Healed(now time.Duration) bool {
 	if b.tripped && now < span.Add(b.closed, span.Mul(b.width, memory*slots)) {
 		return false
 	}
-	w := *b
-	if w.width > 0 {
-		w.advance(slotOf(now, w.width))
-	}
-	_, failed := w.sum()
-	return failed == 0
+	return !b.recent(now)
 }
 
 // Binding reports whether forgetting b would let requests through that it holds

@@ -25,7 +25,7 @@ import (
 // searches it each time, where the breaker keeps counters.
 type model struct {
 	state   breaker.State
-	since   int  // number of the current state
+	since   int  // number of the current state, and first failures
 	watched bool // a failure has been counted: successes before it don't count
 	results []modelResult
 	until   time.Duration   // open: instant of the first probe; half-open: instant of the next probe
@@ -34,11 +34,13 @@ type model struct {
 	said    []bool          // for each probe that has ended, whether it failed
 	closed  time.Duration   // instant at which it last closed
 	tripped bool            // it has been open: its successes count for a while
+	last    time.Duration   // instant of the last failure, if watched
 }
 
 type modelResult struct {
 	at     time.Duration
 	failed bool
+	stale  bool // it doesn't count
 }
 
 // modelAttempt is an attempt in flight.
@@ -96,23 +98,27 @@ func (m *model) settle(a *modelAttempt) bool {
 
 // result records how an attempt ended.
 func (m *model) result(p *breaker.Rule, a *modelAttempt, failed bool, now time.Duration, draw uint64) {
-	if a.since != m.since {
-		return
-	}
+	stale := a.since != m.since
 	switch m.state {
 	case breaker.Closed:
+		first := m.healed(p, now)
 		if m.watched = m.watched || failed; !m.watched {
 			return
 		}
-		if _, failures := m.window(p, now); failed && failures == 0 && m.row(now) == 0 {
+		if m.results = append(m.results, modelResult{now, failed, failed && stale}); !failed {
+			return
+		}
+		if m.last = now; stale {
+			return
+		}
+		if first {
 			m.since++ // what is in flight shares its cause
 		}
-		m.results = append(m.results, modelResult{now, failed})
-		if failed && m.tooBad(p, now) {
+		if m.tooBad(p, now) {
 			m.open(p, now, draw)
 		}
 	case breaker.HalfOpen:
-		if !m.settle(a) {
+		if stale || !m.settle(a) {
 			return
 		}
 		m.said = append(m.said, failed)
@@ -151,7 +157,7 @@ func (m *model) open(p *breaker.Rule, now time.Duration, draw uint64) {
 func (m *model) window(p *breaker.Rule, now time.Duration) (results, failures int) {
 	tenth := max(1, p.Window/10)
 	for _, r := range m.results {
-		if r.at/tenth+10 > now/tenth {
+		if r.at/tenth+10 > now/tenth && !r.stale {
 			results++
 			if r.failed {
 				failures++
@@ -165,8 +171,9 @@ func (m *model) window(p *breaker.Rule, now time.Duration) (results, failures in
 func (m *model) row(now time.Duration) int {
 	n := 0
 	for i := len(m.results) - 1; i >= 0 && m.results[i].failed && now-m.results[i].at <= time.Hour; i-- {
-		now = m.results[i].at
-		n++
+		if now = m.results[i].at; !m.results[i].stale {
+			n++
+		}
 	}
 	return n
 }
@@ -184,8 +191,7 @@ func (m *model) healed(p *breaker.Rule, now time.Duration) bool {
 	if m.tripped && now < m.closed+60*max(1, p.Window/10) {
 		return false
 	}
-	_, failures := m.window(p, now)
-	return m.state == breaker.Closed && failures == 0 && m.row(now) == 0
+	return m.state == breaker.Closed && (!m.watched || now >= m.last+10*max(1, p.Window/10) && m.row(now) == 0)
 }
 
 // change returns what must be reported if the model goes from a state to

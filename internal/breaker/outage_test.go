@@ -68,7 +68,8 @@ func TestBreaker_DeadHost(t *testing.T) {
 		{"fails at once", 1, 20, 4, 5 * time.Millisecond, 20, 23},
 		{"fails at once", 1, 200, 2, 5 * time.Millisecond, 19, 23},
 		{"hangs for 10 s", 1, 20, 4, 10 * time.Second, 20, 23},
-		{"95 % fail at once", .95, 20, 6, 5 * time.Millisecond, 33, 45},
+		{"95 % hang for longer than Window", .95, 20, 4, 15 * time.Second, 240, 420},
+		{"95 % fail at once", .95, 20, 6, 5 * time.Millisecond, 33, 55},
 	} {
 		load := outage{fails: func(time.Duration) float64 { return tt.fails }, perSecond: tt.perSecond, clients: tt.clients, lasts: 300 * time.Second, took: tt.took, seed: 1}
 		for _, attempts := range []int{1, 4} {
