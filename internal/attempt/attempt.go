@@ -345,14 +345,14 @@ func (a *Attempt) SpokeHTTP2() bool {
 	return had && speaksHTTP2(conn, a.watch&ExpectHTTP2 != 0)
 }
 
-// Conn returns the first connection of the base, or nil if it had none or one that can't be
-// compared with others. a may be nil.
+// Conn returns the connection of the base, or nil if it had none or several, or one that
+// can't be compared with others. a may be nil.
 func (a *Attempt) Conn() net.Conn {
 	if a == nil {
 		return nil
 	}
 	if h := a.hooks.Load(); h != nil {
-		if conn, _ := h.conns.firstConn(); isComparable(conn) {
+		if conn, _ := h.conns.firstConn(); a.Sends() == 1 && isComparable(conn) {
 			return conn
 		}
 	}

@@ -185,7 +185,11 @@ func (x *exchange) lateError() error {
 // recordRoute records what the last use of base says about connections.
 func (x *exchange) recordRoute(base http.RoundTripper) {
 	if resp := x.last.resp; x.route.Other || resp != nil && resp.ProtoMajor == 2 && x.env.Spares.Some() {
-		x.route.Used(&x.env.Spares, base, x.req.URL, resp, x.last.attempt.Conn())
+		var began time.Time
+		if x.last.began != 0 {
+			began = x.env.Epoch.Add(x.last.began)
+		}
+		x.route.Used(&x.env.Spares, base, x.req.URL, resp, x.last.attempt.Conn(), began)
 	}
 }
 

@@ -5,6 +5,7 @@ package spare_test
 
 import (
 	"context"
+	"net"
 	"net/http"
 	"net/url"
 	"testing"
@@ -27,6 +28,7 @@ type pooled struct {
 	t      *testing.T
 	server *memhttp.Server
 	base   *http.Transport
+	url    *url.URL
 	key    hostkey.Key
 }
 
@@ -35,7 +37,7 @@ func newPooled(t *testing.T) *pooled {
 	s := memhttp.NewServer(t, memhttp.H2C, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { time.Sleep(time.Millisecond) }))
 	u, err := url.Parse(s.URL)
 	require.NoError(t, err)
-	p := &pooled{t: t, server: s, base: s.Transport(), key: hostkey.Of(u)}
+	p := &pooled{t: t, server: s, base: s.Transport(), url: u, key: hostkey.Of(u)}
 	t.Cleanup(p.Close)
 	return p
 }
@@ -47,6 +49,35 @@ func (p *pooled) get(turn *spare.Turn, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(p.t.Context(), limit)
 	defer cancel()
 	return testenv.Try(turn, play.MustRequest(p.t, "GET", p.server.URL, nil).WithContext(ctx))
+}
+
+// A connection of the base is dead if only another one answers, and that later attempts. An
+// overloaded server answers earlier ones first, or refuses.
+func TestRoute_Suspect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPooled(t)
+		one, other := net.Pipe()
+		dead := func() bool { return (&spare.Route{HTTP2: true}).Suspect(&p.Pools, p.key, time.Second, one) }
+		answer := func(conn net.Conn, status int, took time.Duration) {
+			resp := &http.Response{StatusCode: status, ProtoMajor: 2}
+			new(spare.Route).Used(&p.Pools, p.base, p.url, resp, conn, time.Now().Add(-took))
+		}
+		assert.False(t, dead())
+		for range 9 {
+			answer(other, 200, time.Second)
+			answer(other, 503, 0)
+		}
+		assert.False(t, dead())
+		answer(other, 200, 999*time.Millisecond)
+		assert.True(t, dead())
+		answer(one, 200, 0)
+		assert.False(t, dead())
+		time.Sleep(time.Second)
+		answer(other, 200, 0)
+		assert.True(t, dead())
+		answer(nil, 200, 0)
+		assert.False(t, dead(), "it may have been any connection")
+	})
 }
 
 // Attempts beside others share one connection, until one of them has waited without a response for
@@ -79,10 +110,10 @@ func TestPools_ForHedge(t *testing.T) {
 		dials(3, "the first had no proof that anything works")
 		time.Sleep(time.Second)
 		since = time.Now()
-		p.RecordAnswer(p.key, nil)
+		p.RecordAnswer(p.key, nil, time.Time{})
 		time.Sleep(time.Second)
 		assert.NoError(t, get(time.Second))
-		p.RecordAnswer(p.key, nil)
+		p.RecordAnswer(p.key, nil, time.Time{})
 		since = time.Now().Add(-1)
 		assert.NoError(t, get(time.Second))
 		assert.Equal(t, 4, p.server.Listener.Dials(), "a response from the base proves it too")
@@ -106,7 +137,7 @@ func TestPools_Avoid(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		get(beside(nil, began))
-		p.RecordAnswer(p.key, nil)
+		p.RecordAnswer(p.key, nil, time.Time{})
 		p.Doubt(p.key, began, false)
 		assert.False(t, avoids(), "the base has delivered a response since")
 		p.Doubt(p.key, time.Now(), true)
@@ -134,7 +165,7 @@ func TestPools_Avoid(t *testing.T) {
 		get(beside(first, now.Add(1)))
 		assert.Equal(t, dials+1, p.server.Listener.Dials(), "the spare is another one by now")
 		assert.True(t, avoids())
-		p.RecordAnswer(p.key, nil)
+		p.RecordAnswer(p.key, nil, time.Time{})
 		assert.False(t, avoids())
 		assert.Nil(t, beside(next, now), "the base works")
 

@@ -40,9 +40,10 @@ func (r *Route) Suspect(l *Pools, key hostkey.Key, limit time.Duration, conn net
 		// Ignore responses from the first half of the attempt: the connection may
 		// have frozen after them. The second half lets requests that time out at
 		// different moments share a spare.
-		r.Other, r.since, r.patience = true, time.Now().Add(-limit/2), limit/3
+		now := time.Now()
+		r.Other, r.since, r.patience = true, now.Add(-limit/2), limit/3
 		works := l.Doubt(key, r.since, r.at != nil)
-		return works != nil && works != r.at || r.at == nil && conn != nil && l.delivers(key, r.since, conn)
+		return works != nil && works != r.at || r.at == nil && conn != nil && l.delivers(key, now.Add(-limit), r.since, conn)
 	}
 	return false
 }
@@ -105,15 +106,18 @@ func within(patience, most time.Duration) time.Duration {
 }
 
 // Used records what the use of base over conn, which is nil if unknown, says about
-// connections. resp is nil if it failed.
+// connections. It began at the instant began, zero if unknown. resp is nil if it failed.
 //
 //go:noinline
-func (r *Route) Used(l *Pools, base http.RoundTripper, u *url.URL, resp *http.Response, conn net.Conn) {
+func (r *Route) Used(l *Pools, base http.RoundTripper, u *url.URL, resp *http.Response, conn net.Conn, began time.Time) {
 	turn, _ := base.(*Turn)
 	r.at = nil
 	if !turn.AtBase() {
 		r.at = turn.pool
 	} else if resp != nil && resp.ProtoMajor == 2 {
-		l.RecordAnswer(hostkey.Of(u), conn)
+		if resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests {
+			began = time.Time{}
+		}
+		l.RecordAnswer(hostkey.Of(u), conn, began)
 	}
 }

@@ -58,14 +58,20 @@ type Pools struct {
 type host struct {
 	made     time.Time       // since then, answered is known
 	answered time.Time       // of the base's last response
-	over     [8]net.Conn     // connections of the base's last responses; nil: unknown
-	next     int             // where the next one goes
+	over     [8]delivery     // of the base's connections, those that delivered last, the last one first
 	works    context.Context // ends then
 	end      context.CancelFunc
 	doubted  time.Time // since then the base owes a response; zero if it doesn't
 	avoided  bool      // no request begins with the base
 	pool     *pool     // the spare; nil if none has been needed
 	expiry   *time.Timer
+}
+
+// delivery is the last response over a connection.
+type delivery struct {
+	conn  net.Conn
+	at    time.Time
+	began time.Time // when the last attempt began that got a good response over conn
 }
 
 // pool is a second pool of connections to one host.
@@ -105,27 +111,51 @@ func (l *Pools) Doubt(key hostkey.Key, since time.Time, atSpare bool) *pool {
 	return nil
 }
 
-// delivers reports whether the base delivers, and not over conn: with hundreds of requests in
-// flight, net/http has several connections.
-func (l *Pools) delivers(key hostkey.Key, since time.Time, conn net.Conn) bool {
+// delivers reports whether conn has delivered no response of the base since the instant since, and
+// another connection has, to an attempt that began after the instant began: with hundreds of requests
+// in flight, net/http has several connections. An overloaded server nearly keeps the order.
+func (l *Pools) delivers(key hostkey.Key, began, since time.Time, conn net.Conn) (other bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	h := l.host(key)
-	return h.answered.After(since) && !slices.Contains(h.over[:], nil) && !slices.Contains(h.over[:], conn)
+	over := &l.host(key).over
+	for _, d := range over {
+		if d.conn == conn && d.at.After(since) {
+			return false
+		}
+		other = other || d.began.After(began)
+	}
+	// Else there may be more connections than places.
+	return other && !over[len(over)-1].at.After(since)
 }
 
-// RecordAnswer tells l of a response of the base over HTTP/2 and conn, which is nil if unknown.
+// RecordAnswer tells l of a response of the base over HTTP/2 and conn, which is nil if unknown, to
+// an attempt that began at the instant began, which is zero if unknown or the server was unwell.
 // Attempts that wait then go there.
-func (l *Pools) RecordAnswer(key hostkey.Key, conn net.Conn) {
+func (l *Pools) RecordAnswer(key hostkey.Key, conn net.Conn, began time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if h := l.hosts[key]; h != nil {
-		h.end()
-		h.works, h.end = context.WithCancel(context.Background())
-		h.answered, h.doubted, h.avoided = time.Now(), time.Time{}, false
-		h.over[h.next] = conn
-		h.next = (h.next + 1) % len(h.over)
+	h := l.hosts[key]
+	if h == nil {
+		return
 	}
+	h.end()
+	h.works, h.end = context.WithCancel(context.Background())
+	h.answered, h.doubted, h.avoided = time.Now(), time.Time{}, false
+	if conn == nil {
+		h.over = [8]delivery{} // it may be any of them
+		return
+	}
+	i := slices.IndexFunc(h.over[:], func(d delivery) bool { return d.conn == conn })
+	if i < 0 {
+		i = len(h.over) - 1
+		h.over[i] = delivery{conn: conn}
+	}
+	d := h.over[i]
+	if d.at = h.answered; began.After(d.began) {
+		d.began = began
+	}
+	copy(h.over[1:], h.over[:i])
+	h.over[0] = d
 }
 
 // Avoids reports whether a request must not begin with the base, and the instant for Get.
