@@ -61,14 +61,11 @@ func TestBreaker_Opens(t *testing.T) {
 		name, results string
 		want          breaker.State
 	}{
-		{"below the volume", "503 503 503", breaker.Closed},
 		{"at the volume", "503 503 503 503", breaker.Open},
 		{"errors", "0 0 0 0", breaker.Open},
 		{"429s", "429 429 429 429", breaker.Open},
 		{"below the ratio", "503 200 200 200 503", breaker.Closed},
 		{"at the ratio", "503 200 200 503", breaker.Open},
-		{"a success opens nothing", "503 503 503 200", breaker.Closed},
-		{"4xx come from a healthy host", "404 401 409 400 404", breaker.Closed},
 		{"successes before the first failure aren't seen", "200 200 200 200 200 503 503 503 503", breaker.Open},
 		{"within the window", "503 @3s 503 @6s 503 @9s 503", breaker.Open},
 		{"within the window, with nothing between", "503 503 503 @9s 503", breaker.Open},
@@ -77,7 +74,6 @@ func TestBreaker_Opens(t *testing.T) {
 		{"successes leave the window too", "503 200 200 200 200 @11s 503 503 503 503", breaker.Open},
 		// If the window holds too few results, this many failures in a row open the breaker.
 		{"in a row, at a low rate", "503 @20s 503 @40s 503 @60s 503", breaker.Open},
-		{"one fewer", "503 @20s 503 @40s 503", breaker.Closed},
 		{"a success between", "503 @20s 503 @40s 503 @50s 200 @60s 503 @80s 503 @100s 503", breaker.Closed},
 		{"a success between, and in a row after it", "503 @20s 200 @40s 503 @60s 503 @80s 503 @100s 503", breaker.Open},
 		{"an hour between", "503 503 503 @1h 503", breaker.Open},
@@ -100,28 +96,6 @@ func TestBreaker_Opens(t *testing.T) {
 			d := r.First(&h, &decide.Call{}, now, play.Lowest)
 			assert.Equal(t, tt.want == breaker.Open, !d.Retry && d.Reason == decide.BreakerOpen && d.Wait == r.State(&h, now).OpenFor, "%+v", d)
 		})
-	}
-}
-
-// Ratio is exact: 7 of 25 are 0.28, although 0.28·25 is more than 7 in floating
-// point.
-func TestBreaker_RatioIsExact(t *testing.T) {
-	for n := 2; n <= 50; n++ {
-		for percent := 1; percent <= 100; percent++ {
-			bad := n * percent / 100
-			if bad < 2 || bad*100 != n*percent {
-				continue
-			}
-			r := once(t, 2, retrip.Breaker{Ratio: float64(percent) / 100, MinVolume: n})
-			var h host.Record
-			// The host is watched from its first failure on.
-			attempts(t, &h, r, 0, 503)
-			attempts(t, &h, r, 0, slices.Repeat([]int{200}, n-bad)...)
-			attempts(t, &h, r, 0, slices.Repeat([]int{503}, bad-2)...)
-			require.Equal(t, breaker.Closed, r.State(&h, 0).Breaker)
-			attempts(t, &h, r, 0, 503)
-			assert.Equal(t, breaker.Open, r.State(&h, 0).Breaker, "%d of %d", bad, n)
-		}
 	}
 }
 
@@ -159,23 +133,11 @@ func TestBreaker_ProbesDecide(t *testing.T) {
 		results []int
 		want    breaker.State
 	}{
-		{.8, 1, []int{200}, breaker.Closed},
-		{.8, 1, []int{503}, breaker.Open},
 		{.8, 2, []int{200}, breaker.Closed},
 		{.8, 2, []int{503}, breaker.HalfOpen},
 		{.8, 2, []int{503, 200}, breaker.Closed},
-		{.8, 2, []int{503, 503}, breaker.Open},
-		{.5, 2, []int{503}, breaker.Open},
-		{.5, 2, []int{200}, breaker.HalfOpen},
-		{.5, 2, []int{200, 503}, breaker.Open},
-		{.5, 2, []int{200, 200}, breaker.Closed},
 		{.5, 3, []int{503, 200, 200}, breaker.Closed},
 		{.5, 3, []int{503, 200, 503}, breaker.Open},
-		{.1, 3, []int{503}, breaker.Open},
-		{.1, 3, []int{200, 200}, breaker.HalfOpen},
-		{.1, 3, []int{200, 200, 200}, breaker.Closed},
-		{1, 3, []int{503, 503, 200}, breaker.Closed},
-		{1, 3, []int{503, 503, 503}, breaker.Open},
 		{.28, 25, slices.Repeat([]int{503}, 7), breaker.Open}, // 0.28·25 is more than 7 in floating point
 		{.28, 25, slices.Repeat([]int{200}, 19), breaker.Closed},
 		{.5, math.MaxInt, slices.Repeat([]int{200, 503}, 100), breaker.HalfOpen},
