@@ -168,7 +168,7 @@ func parseDuration(s string) (sum time.Duration, ok bool) {
 	rest, iso := strings.CutPrefix(s, "p")
 	if iso {
 		days, clock, _ := strings.Cut(rest, "t")
-		if strings.Trim(days, "0123456789d") != "" {
+		if strings.Trim(days, "0123456789dw") != "" {
 			return 0, false // months and years have no length
 		}
 		rest = days + clock
@@ -199,7 +199,7 @@ var units = sync.OnceValue(func() map[string]time.Duration {
 	for unit, names := range map[time.Duration]string{
 		time.Nanosecond: "ns", time.Microsecond: "us µs", time.Millisecond: "ms msec msecs millis millisecond milliseconds",
 		time.Second: "s sec secs second seconds", time.Minute: "m min mins minute minutes",
-		time.Hour: "h hr hrs hour hours", 24 * time.Hour: "d day days",
+		time.Hour: "h hr hrs hour hours", 24 * time.Hour: "d day days", 7 * 24 * time.Hour: "w week weeks",
 	} {
 		for name := range strings.FieldsSeq(names) {
 			all[name] = unit
