@@ -144,7 +144,7 @@ var refusals = []string{
 	"invalid request :path ", "invalid Upgrade request header: ", "invalid Transfer-Encoding request header: ",
 	"invalid Connection request header: ", "invalid Host header",
 	"request header list larger than peer's advertised limit",
-	"net/http: server response headers exceeded ", "http2: response header list larger than advertised limit",
+	"net/http: server response headers exceeded ", "http2: response header list larger than advertised limit", "header list too large",
 	"tls: ", "invalid proxy address ",
 	// Other protocols, as a plain attempt can tell them: a response over HTTP/1 to HTTP/2, and
 	// to HTTP/1 an alert of TLS or a greeting of SSH. For HTTP/2, see beginsHTTP2.
