@@ -112,7 +112,7 @@ func isInstant(t time.Duration, h http.Header, now time.Time) bool {
 // layouts are those of dates, besides those of HTTP, once parseInstant has brought them into
 // one shape.
 var layouts = []string{
-	"2006-1-2 15:04:05-0700", "2006-1-2 15:04-0700", "20060102 150405-0700", "20060102 1504-0700",
+	"2006-1-2 15:04:05-0700", "2006-1-2 15:04-0700", "20060102 150405-0700", "20060102 1504-0700", "2006-1-2-0700",
 	"2 Jan 2006 15:04:05-0700", "2 Jan 2006 15:04-0700", "2 Jan 06 15:04:05-0700", "2-Jan-2006 15:04:05-0700", "2006-Jan-2 15:04:05-0700",
 	"Jan 2 2006 15:04:05-0700", "Jan 2 15:04:05 2006-0700",
 }
