@@ -159,11 +159,11 @@ func parseInstant(s string) (time.Time, bool) {
 var zones = strings.NewReplacer("UTC", " ", "GMT", " ", ", ", " ")
 
 // parseDuration parses numbers with units, such as 1h30m, 30 seconds or PT30S, or a time such
-// as 00:01:30.
+// as 00:01:30 or 1 day 02:03:04.
 func parseDuration(s string) (sum time.Duration, ok bool) {
 	s = strings.ToLower(s)
-	if at, err := time.Parse("15:04:05", s); err == nil {
-		return at.Sub(at.Truncate(24 * time.Hour)), true
+	if clock := strings.SplitN(s, ":", 4); len(clock) == 3 {
+		s = strings.Replace(clock[0], ".", "d", 1) + "h" + clock[1] + "m" + clock[2] + "s" // .NET writes 1.02:03:04
 	}
 	rest, iso := strings.CutPrefix(s, "p")
 	if iso {
