@@ -21,8 +21,8 @@ func GitHub(base http.RoundTripper) *http.Client {
 			MaxAttempts:    5,
 			MaxWait:        65 * time.Minute, // the primary limit is per hour
 			Backoff:        retrip.Backoff{Base: time.Minute, ThrottleBase: 2 * time.Minute, Cap: 16 * time.Minute, Jitter: retrip.EqualJitter},
-			Unprocessed:    []int{429}, // a refused POST or PATCH did nothing
-			Classify:       CodeInBody(403, "secondary rate limit", retrip.Throttled),
+			Unprocessed:    []int{429},                                      // a refused POST or PATCH did nothing
+			Classify:       CodeInBody(403, "rate limit", retrip.Throttled), // either limit, also of a POST
 			AttemptTimeout: time.Minute,
 			Deadline:       3 * time.Hour,
 		},

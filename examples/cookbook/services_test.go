@@ -110,7 +110,7 @@ func TestGitHub_ThePrimaryLimitIsWaitedForAndThenItSucceeds(t *testing.T) {
 				}
 				answer(w, 200, `{"login":"octocat"}`)
 			})
-			resp, body := get(t, GitHub(a.base()), "https://api.github.com/user")
+			resp, body := post(t, GitHub(a.base()), "https://api.github.com/user/repos", "{}")
 			assert.Equal(t, 200, resp.StatusCode)
 			assert.Contains(t, body, "octocat")
 			assert.False(t, time.Now().Before(reset))
