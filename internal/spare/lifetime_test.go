@@ -21,7 +21,8 @@ import (
 )
 
 // CloseIdleConnections reaches the connections that were in use at an earlier call, even of a
-// spare that has been replaced meanwhile. It cuts no body that still arrives.
+// spare that has been replaced meanwhile. It cuts no body that still arrives, and later requests
+// go on avoiding a connection that has frozen.
 //
 //retrip:promise P11 P13
 func TestFresh_CloseIdleConnections(t *testing.T) {
@@ -48,6 +49,7 @@ func TestFresh_CloseIdleConnections(t *testing.T) {
 				require.Error(w.t, w.send(w.transport, w.request("GET", "/hang")))
 			}
 			client.CloseIdleConnections()
+			w.succeeds(1)
 			time.Sleep(10 * time.Minute)
 			runtime.GC()
 			assert.Equal(w.t, 1, w.server.Listener.Open())

@@ -261,14 +261,10 @@ func (l *Pools) host(key hostkey.Key) *host {
 	return h
 }
 
-// Close closes the idle connections of all spares, and forgets all hosts.
+// Close closes the idle connections of all spares. What is known of hosts stays: a connection of the
+// base that has frozen isn't idle.
 func (l *Pools) Close() {
 	l.mu.Lock()
-	for key, h := range l.hosts {
-		h.expiry.Stop()
-		delete(l.hosts, key)
-	}
-	l.some.Store(false)
 	made := slices.Clone(l.made)
 	l.mu.Unlock()
 	for _, p := range made {
