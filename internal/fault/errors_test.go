@@ -132,6 +132,7 @@ func errorsOfAttempts() (rows []errorRow) {
 		{text(retryBegin + refusedText + retryEnd), "other", byText},
 		{text(retryBegin + goAwayText + retryEnd), "other", byText},
 		{text("net/http: cannot rewind body after connection loss"), "other", byText},
+		{text("http2: Transport received GOAWAY from server ErrCode:PROTOCOL_ERROR"), "other", byText},
 		{textError(retryBegin + goAwayText + retryEnd), "other", unknown},
 		{text("net/http: cannot rewind body after connection loss."), "other", unknown},
 		{text(retryBegin + "stream error: stream ID 5; PROTOCOL_ERROR; received from peer" + retryEnd), "other", unknown},

@@ -49,7 +49,8 @@ func TestHTTP2(t *testing.T) {
 		{"INTERNAL_ERROR", reset(2), true, false, time.Second},
 		{"ENHANCE_YOUR_CALM", reset(calm), true, false, 7 * time.Second},
 		{"GOAWAY ENHANCE_YOUR_CALM", goAway(calm), true, false, 7 * time.Second},
-		{"GOAWAY at first ENHANCE_YOUR_CALM", atFirst(calm), true, false, 7 * time.Second}, // net/http's error has only a text
+		{"GOAWAY at first PROTOCOL_ERROR", atFirst(1), true, true, time.Second},
+		{"GOAWAY at first ENHANCE_YOUR_CALM", atFirst(calm), true, true, 7 * time.Second}, // net/http's error has only a text
 		{"INADEQUATE_SECURITY", reset(security), false, false, 0},
 		{"GOAWAY INADEQUATE_SECURITY", goAway(security), false, false, 0},
 		{"GOAWAY at first INADEQUATE_SECURITY", atFirst(security), false, false, 0},

@@ -61,7 +61,7 @@ func prove(err error, read Reader) proof {
 		switch {
 		case refusedStream(err), nothingWritten(err):
 			return unprocessed
-		case refusedText(err) || GoneAway(err):
+		case refusedText(err) || GoneAway(err) || strings.HasPrefix(plainText(err), goAwayAtFirst):
 			return unprocessedByText
 		}
 		switch e := err.(type) {
@@ -121,11 +121,14 @@ const (
 
 var codeNames = map[uint64]string{enhanceYourCalm: "ENHANCE_YOUR_CALM", inadequateSecurity: "INADEQUATE_SECURITY", http11Required: "HTTP_1_1_REQUIRED"}
 
-// ofHTTP2 reports whether err itself is an RST_STREAM or GOAWAY with the code. For a GOAWAY
-// before the first stream of a connection, net/http's error has only a text.
+// goAwayAtFirst begins net/http's error for a GOAWAY that leaves the first stream of a connection
+// unprocessed, if the server names an error.
+const goAwayAtFirst = "http2: Transport received GOAWAY from server ErrCode:"
+
+// ofHTTP2 reports whether err itself is an RST_STREAM or GOAWAY with the code.
 func ofHTTP2(err error, code uint64) bool {
 	return hasCode(err, "StreamError", "StreamID", "Code", code) || hasCode(err, "GoAwayError", "LastStreamID", "ErrCode", code) ||
-		plainText(err) == "http2: Transport received GOAWAY from server ErrCode:"+codeNames[code]
+		plainText(err) == goAwayAtFirst+codeNames[code]
 }
 
 // hasCode reports whether err itself is an HTTP/2 error with the code want. net/http's
