@@ -48,15 +48,11 @@ func (a *Attempt) behind() *child {
 // cancel ends a.
 func (a *Attempt) cancel(cause error) {
 	a.mu.Lock()
-	child := a.child
 	if a.cause == nil && a.above() == nil {
 		a.cause = cmp.Or(cause, context.Canceled)
 	}
-	after := a.finish()
+	after := a.finish(cmp.Or(a.cause, context.Cause(a.parent)))
 	a.mu.Unlock()
-	if child != nil {
-		child.end(cause)
-	}
 	if after != nil {
 		after()
 	}
@@ -65,15 +61,20 @@ func (a *Attempt) cancel(cause error) {
 // follow ends a because parent has ended.
 func (a *Attempt) follow() {
 	a.mu.Lock()
-	after := a.finish()
+	after := a.finish(context.Cause(a.parent))
 	a.mu.Unlock()
 	if after != nil {
 		after()
 	}
 }
 
-// finish closes done, and returns what to call then. a must be locked, and have ended.
-func (a *Attempt) finish() (after func()) {
+// finish ends child for the cause, unless parent has, closes done, and returns what to call
+// then. Who learns from done that a has ended looks for the cause in child. a must be locked, and
+// have ended.
+func (a *Attempt) finish(cause error) (after func()) {
+	if a.child != nil {
+		a.child.end(cause)
+	}
 	if a.done == nil || a.finished() {
 		return nil
 	}
@@ -190,7 +191,7 @@ func (a *Attempt) Value(key any) any {
 	switch {
 	case a.watch&WatchHandshake != 0:
 		return a.hooked().handshakes.ctx.Value(key)
-	case !a.derives() || key == cancelKey && a.over():
+	case !a.derives() || key == cancelKey && a.Err() != nil:
 		// With this key, package context finds its own contexts, and their causes.
 		return a.behind().Value(key)
 	case key == cancelKey:
