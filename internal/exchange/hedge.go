@@ -44,7 +44,7 @@ type race struct {
 	mu     sync.Mutex
 	over   bool             // it is known which attempt counts
 	won    bool             // the hedge does
-	late   bool             // the first attempt was still out at its delay
+	judged bool             // known knows how late the first attempt is
 	ended  chan struct{}    // closed when the hedge has ended; nil if there was none
 	second *attempt.Attempt // of the hedge; nil until it begins
 	turn   *spare.Turn      // of the hedge; nil if it is at the base
@@ -105,9 +105,9 @@ func (r *race) newHedge() *exchange {
 	if r.over {
 		return nil
 	}
-	r.late = true
 	reason, forbidden := r.skipReason()
-	switch r.known.Late(r.cfg.Hedge, !forbidden) {
+	var skip hedge.Skip
+	switch skip, r.judged = r.known.Late(r.cfg.Hedge, r.delay, !forbidden); skip {
 	case hedge.Spent:
 		reason, forbidden = meter.SkipSpent, true
 	case hedge.LowRate:

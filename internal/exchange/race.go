@@ -217,15 +217,11 @@ func (x *journey) obeyAtOnce() {
 
 // recordFirst tells the rule how a first attempt without a hedge has ended: in o.
 func (r *race) recordFirst(o *decide.Outcome) {
-	var took time.Duration
-	if r.delay == 0 || !r.good {
-		took = r.env.Now() - r.began
-	}
-	switch {
+	switch took := r.env.Now() - r.began; {
 	case r.good:
-		r.known.RecordAnswer(r.cfg.Hedge, took, r.late)
-	case o.Timeout:
-		r.known.RecordTimeout(took)
+		r.known.RecordAnswer(r.cfg.Hedge, took, r.judged)
+	case o.Timeout && !r.judged:
+		r.known.RecordTimeout(r.cfg.Hedge, took)
 	}
 }
 

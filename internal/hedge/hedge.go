@@ -8,8 +8,9 @@
 //
 // A request is late if it is still out at the delay of its host, a high percentile of
 // the times to an answer. The delay follows that percentile in steps: it learns only whether
-// a request is late, so a hedge that wins hides nothing from the estimate, and
-// the share of late requests stays the same whatever the latencies do.
+// a request has taken as long, so a hedge that wins hides nothing from the estimate, and
+// the share of late requests stays the same whatever the latencies do. Of hundreds in flight, most
+// began with a shorter delay than the latest one, and are judged by that when they end.
 //
 // A share of the successes pays for the hedges, up to two ahead. What a hedge costs
 // never comes back, whether or not it wins: where a queue makes requests late, hedges
@@ -51,6 +52,7 @@ const (
 	firstStep = 0.5 // the first step; the next ones are a half of it, a third, …
 	quietRuns = 3   // answers in time between late requests, in multiples of the mean, that show a fall of latencies
 	quietStep = 4   // factor of steps down after that
+	far       = 2   // times its delay: so long a late request counts as out, for hedges to get rare soon as a queue grows
 
 	minDelay = float64(time.Millisecond) // timers are no more exact
 	maxDelay = float64(time.Hour)
@@ -124,53 +126,45 @@ func (h *Host) Begin(now, limit time.Duration) (delay time.Duration) {
 	return delay
 }
 
-// Late records that a request is still out at its delay, and decides whether to hedge
-// it. If it returns None, the caller must make the hedge, and must call Hedged when the
-// request has ended. The caller allows no hedge if the host is in trouble: while it is
-// paused, gated or behind a breaker, or while retries to it fail.
-func (h *Host) Late(r Rule, allowed bool) Skip {
+// Late records that a request is still out at its delay, that of Begin, and decides whether to
+// hedge it. If it returns None, the caller must make the hedge, and must call RecordHedge when the
+// request has ended. Judged says that the delay has moved. The caller allows no hedge if the host is
+// in trouble: while it is paused, gated or behind a breaker, or while retries to it fail.
+func (h *Host) Late(r Rule, delay time.Duration, allowed bool) (skip Skip, judged bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.late(r)
+	judged = h.out(r, far*delay)
 	h.lates = min(h.lates+1, silent)
 	switch {
 	case !allowed:
-		return Trouble
+		return Trouble, judged
 	case h.gap > float64(time.Second)/MinRate:
-		return LowRate
+		return LowRate, judged
 	case h.saved < whole, h.saved < 2*whole && h.lates < silent && h.losing():
-		return Spent
+		return Spent, judged
 	}
 	h.saved -= whole
-	return None
+	return None, judged
 }
 
-// RecordAnswer records that the first attempt of a request without a hedge has succeeded.
-// Late says that Late was called for it. Took is how long it took; it matters only if
-// Begin returned 0, and may otherwise be 0.
-func (h *Host) RecordAnswer(r Rule, took time.Duration, late bool) {
+// RecordAnswer records that the first attempt of a request without a hedge has succeeded,
+// after took. Judged is Late's, or false.
+func (h *Host) RecordAnswer(r Rule, took time.Duration, judged bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.earn(r)
 	h.lates = 0
-	switch {
-	case !h.ready:
-		h.warmUp(took)
-	case late:
-	case float64(took) >= h.delay: // the delay was not known when the request began
-		h.late(r)
-	default:
+	if !judged && !h.out(r, took) {
 		h.inTime(r)
 	}
 }
 
-// RecordTimeout records that the first attempt of a request has timed out, after took.
-func (h *Host) RecordTimeout(took time.Duration) {
+// RecordTimeout records that the first attempt of a request that isn't judged has timed out, after
+// took.
+func (h *Host) RecordTimeout(r Rule, took time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !h.ready {
-		h.warmUp(took)
-	}
+	h.out(r, took)
 }
 
 // RecordHedge records the result of a hedge: whether the request got its answer from it.
@@ -210,10 +204,15 @@ func (h *Host) warmUp(took time.Duration) {
 	}
 }
 
-// late moves the delay up.
-func (h *Host) late(r Rule) {
-	h.quiet = 0
-	h.step(1 - r.lateShare())
+// out records that a request was out for that time, at least, and reports whether that was news.
+func (h *Host) out(r Rule, took time.Duration) (news bool) {
+	if news = !h.ready || took >= time.Duration(h.delay); !h.ready {
+		h.warmUp(took)
+	} else if news {
+		h.quiet = 0
+		h.step(1 - r.lateShare())
+	}
+	return news
 }
 
 // inTime moves the delay down.

@@ -64,9 +64,7 @@ func (m *model) move(exponent float64) {
 }
 
 func (m *model) late(allowed bool) Skip {
-	m.inRow = 0
 	m.lates++
-	m.move(1 - 0.4*m.share)
 	switch {
 	case !allowed:
 		return Trouble
@@ -89,7 +87,20 @@ func (m *model) losing() bool {
 	return len(m.results) >= 20 && 5*won < len(m.results)
 }
 
-func (m *model) answered(took float64, late bool) {
+// out reports whether it is news that a request was out for that time.
+func (m *model) out(took float64) bool {
+	if m.delay == 0 {
+		m.first(took)
+	} else if took < m.delay {
+		return false
+	} else {
+		m.inRow = 0
+		m.move(1 - 0.4*m.share)
+	}
+	return true
+}
+
+func (m *model) answered(took float64, judged bool) {
 	if m.losing() {
 		m.dear++
 		m.millis += int(math.Round(1000*m.share) / 10)
@@ -97,14 +108,7 @@ func (m *model) answered(took float64, late bool) {
 		m.millis += int(math.Round(1000 * m.share))
 	}
 	m.millis, m.lates = min(2000, m.millis), 0
-	switch {
-	case m.delay == 0:
-		m.first(took)
-	case late:
-	case took >= m.delay:
-		m.inRow = 0
-		m.move(1 - 0.4*m.share)
-	default:
+	if !judged && !m.out(took) {
 		m.inRow++
 		if by := -0.4 * m.share; m.inRow > int(math.Round(3/(0.4*m.share))) {
 			m.move(4 * by)
@@ -147,12 +151,19 @@ func TestModel(t *testing.T) {
 			delay := h.Begin(at, 0)
 			require.InDelta(t, m.delay, delay.Seconds(), 1e-7*m.delay+2e-9, "seed %d step %d", seed, step)
 			took := scale * math.Exp(draw.NormFloat64())
-			late := delay > 0 && took > m.delay
-			hedged := false
+			began := delay.Seconds() // the delay at its beginning, which may have been shorter
+			if draw.IntN(4) == 0 {
+				began *= draw.Float64()
+			}
+			late := delay > 0 && took > began
+			hedged, judged := false, false
 			if late {
 				allowed := draw.Float64() >= trouble
-				want := m.late(allowed)
-				require.Equal(t, want, h.Late(r, allowed), "seed %d step %d", seed, step)
+				want, news := m.late(allowed), m.out(2*began)
+				var skip Skip
+				skip, judged = h.Late(r, time.Duration(began*1e9), allowed)
+				require.Equal(t, want, skip, "seed %d step %d", seed, step)
+				require.Equal(t, news, judged, "seed %d step %d", seed, step)
 				hedged = want == None
 				counted[want]++
 			}
@@ -161,16 +172,13 @@ func TestModel(t *testing.T) {
 				m.hedged(won)
 				h.RecordHedge(won)
 			case draw.Float64() < trouble/5:
-				if m.delay == 0 {
-					m.first(took)
+				if !judged {
+					m.out(took)
+					h.RecordTimeout(r, time.Duration(took*1e9))
 				}
-				h.RecordTimeout(time.Duration(took * 1e9))
 			default:
-				if delay > 0 && !late {
-					took = 0
-				}
-				m.answered(took, late)
-				h.RecordAnswer(r, time.Duration(took*1e9), late)
+				m.answered(took, judged)
+				h.RecordAnswer(r, time.Duration(took*1e9), judged)
 			}
 		}
 		dear += m.dear

@@ -89,9 +89,9 @@ func TestTable_Concurrent(t *testing.T) {
 			h := table.Host(keyOf(i), time.Duration(i))
 			h.Begin(time.Duration(i), 0)
 			h.RecordAnswer(rule, ms, false)
-			h.Late(rule, true)
+			h.Late(rule, ms, true)
 			h.RecordHedge(i%2 == 0)
-			h.RecordTimeout(ms)
+			h.RecordTimeout(rule, ms)
 			h.Delay()
 		}
 	})

@@ -15,7 +15,7 @@ import (
 type race struct {
 	other  int32 // index of the hedge of a request, or of the request of a hedge; none without one
 	hedge  bool  // this is a hedge
-	late   bool  // the first attempt was still out at its delay
+	judged bool  // the rule knows how late the first attempt is
 	failed bool  // the first attempt has failed, and the hedge is still out
 }
 
@@ -35,11 +35,15 @@ func (r *run) watch(i int32, limit time.Duration) {
 // late handles a first attempt that is still out at its delay.
 func (r *run) late(i int32) {
 	q := &r.requests[i]
-	q.race.late = true
 	hold := r.rules.HoldsHedge(&r.hosts[q.host], q.call.GateKey, time.Duration(r.now))
-	if r.Policy.Hedging.After > 0 || r.hedges[q.host].Late(r.hedging, hold == decide.NoHold) == hedge.None {
-		r.hedge(i)
+	if r.Policy.Hedging.After == 0 {
+		var skip hedge.Skip
+		skip, q.race.judged = r.hedges[q.host].Late(r.hedging, time.Duration(r.now-q.began), hold == decide.NoHold)
+		if skip != hedge.None {
+			return
+		}
 	}
+	r.hedge(i)
 }
 
 // hedge makes a second attempt beside the first one of a request.
@@ -90,9 +94,9 @@ func (r *run) raced(i int32, o *decide.Outcome) int32 {
 		r.drop(i)
 	case q.call.Attempts > 1: // the hedge has failed, or this is a retry
 	case !failed:
-		host.RecordAnswer(r.hedging, o.Took, q.race.late)
-	case o.Timeout:
-		host.RecordTimeout(o.Took)
+		host.RecordAnswer(r.hedging, o.Took, q.race.judged)
+	case o.Timeout && !q.race.judged:
+		host.RecordTimeout(r.hedging, o.Took)
 	}
 	return i
 }
