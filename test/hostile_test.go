@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,6 +26,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/retrip/retrip"
+	"github.com/retrip/retrip/internal/memhttp"
 	"github.com/retrip/retrip/internal/play"
 	"github.com/retrip/retrip/internal/testenv"
 	"github.com/retrip/retrip/statuspage"
@@ -312,5 +314,36 @@ func TestGate_LongNames(t *testing.T) {
 		assert.Zero(t, ask(long+"a"))
 		assert.Zero(t, ask(long+"b"))
 		assert.GreaterOrEqual(t, ask(long+"a"), 20*time.Second)
+	})
+}
+
+// Every connection leads to one backend, whatever is sent. The first one is down, then all are: a new
+// connection is made at the third answer of 5xx in a row, and where retries are refused, now and
+// then.
+//
+//retrip:promise P11
+func TestHostile_BackendIsDown(t *testing.T) {
+	play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
+		var first, all atomic.Value
+		s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			conn := memhttp.RequestConn(r)
+			if first.CompareAndSwap(nil, conn); first.Load() == conn || all.Load() != nil {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		}))
+		transport := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{Backoff: retrip.Backoff{Jitter: retrip.NoJitter}}}
+		get := func() error { return testenv.Try(transport, play.MustRequest(t, "GET", s.URL, nil)) }
+		require.NoError(t, get())
+		require.Equal(t, 2, s.Listener.Dials())
+
+		all.Store(true)
+		for every, want := range map[time.Duration]float64{20 * time.Millisecond: 20, 2 * time.Second: 100} {
+			before := s.Listener.Dials()
+			for range 1000 {
+				require.NoError(t, get())
+				time.Sleep(every)
+			}
+			assert.InDelta(t, want, s.Listener.Dials()-before, 3, every)
+		}
 	})
 }

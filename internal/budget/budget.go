@@ -129,6 +129,11 @@ func (d *Debt) Pay(r Rule, f Failure) (paid int32, refusal Refusal) {
 	return paid, 0
 }
 
+// Spent reports whether d allows no retry.
+func (d *Debt) Spent(r Rule) bool {
+	return r.Size > 0 && (d.Missing+RetryCost > r.Size || r.Stopped(d.Row))
+}
+
 // Stops reports whether retries of the route wait for successes there.
 func (d *Debt) Stops(r Rule, route uint32) bool { return d.route(route, false).WaitsFor(r) > 0 }
 

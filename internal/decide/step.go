@@ -4,6 +4,7 @@
 package decide
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -48,6 +49,7 @@ type Action struct {
 	Change     host.Change   // of the host's state
 	Wait       time.Duration // of Sleep, for how long unless the call is woken; of Queue and Ask, an estimate; of Answer and Refuse, see readyIn
 	FromServer bool          // of a retry: the server has asked for its wait
+	Close      bool          // of Send: nothing else should use the connection of the attempt after it
 	Tokens     float64       // to add to the fleet's account now
 }
 
@@ -277,8 +279,35 @@ func (c *Call) admit(r *Rules, h *host.Record, a *Action, now time.Duration, dra
 		c.fleetPaid = account.Price(now - c.retry.askedAt)
 		a.Tokens = -float64(c.fleetPaid)
 	}
+	a.Close = h != nil && c.closes(r, h, now)
 	c.retry = retry{}
 	c.Attempts++
+}
+
+// A connection may lead to one of many backends, and to the same one with every request: through a
+// balancer of connections, as a Service of Kubernetes is. If that backend is down, the others are
+// well, and a new connection finds them. Many new ones would burden a host that is overloaded.
+const (
+	closesEvery = time.Second // the least time between first attempts that close their connections
+	closesOf    = 10          // and the least number of first attempts of which one does
+)
+
+// closes reports whether the attempt is the last on its connection: from the third one on, of a
+// request that gets 5xx where nothing else succeeds; and where no retry is allowed, now and
+// then a first one.
+func (c *Call) closes(r *Rules, h *host.Record, now time.Duration) bool {
+	switch {
+	case c.Attempts > 0:
+		return c.Attempts > 1 && c.retry.reason == ServerError && !h.Proven
+	case !h.Debt.Spent(r.Budget):
+		return false
+	}
+	h.Kept++
+	if h.Kept < closesOf || h.Closed != 0 && span.Sub(now, h.Closed) < closesEvery {
+		return false
+	}
+	h.Kept, h.Closed = 0, cmp.Or(now, 1)
+	return true
 }
 
 // atGate asks the gate of c.

@@ -122,9 +122,7 @@ func (x *exchange) enter(from decide.Kind) decide.Kind {
 		if gone := caller.Gone(x.req); gone != nil {
 			return x.recordGone(gone)
 		}
-		if x.cfg.Breaker != nil || x.cfg.Gated {
-			x.pinIfTroubled((*host.Table).Pin)
-		}
+		x.pinIfTroubled((*host.Table).Pin)
 	case decide.Ended:
 		if !x.ofBody {
 			// Here, not in adopt: a body that panics as it is closed must find x cleaned up.

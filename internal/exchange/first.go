@@ -35,7 +35,8 @@ func (f *first) plain(env *Env, cfg *Config, req *http.Request) bool {
 		return false
 	}
 	ctx := req.Context()
-	return req.URL != nil && caller.LegacyCancel(req) == nil && ctx.Err() == nil && !attempt.ChecksInterim(ctx)
+	return req.URL != nil && caller.LegacyCancel(req) == nil && ctx.Err() == nil && !attempt.ChecksInterim(ctx) &&
+		env.Hosts.Calm(req.URL, &f.place)
 }
 
 // first is a plain first attempt: Base gets the caller's own request.
@@ -72,7 +73,7 @@ func (f *first) suffices(env *Env, cfg *Config, req *http.Request) bool {
 //
 //go:noinline
 func (f *first) sendPlain(env *Env, cfg *Config, req *http.Request) {
-	if _, ok := req.Context().Deadline(); ok || !env.Hosts.Calm(req.URL, &f.place) {
+	if _, ok := req.Context().Deadline(); ok {
 		f.began = time.Now()
 	}
 	f.made = true

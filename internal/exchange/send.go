@@ -115,11 +115,19 @@ func (x *exchange) derives() bool {
 	case x.payload.Kind >= replay.Gotten, retry && x.payload.Kind == replay.Memory:
 		// It gets a body.
 		return true
+	case x.closes():
+		return true
 	case x.key != "", x.cfg.RetryHeader != "" && x.number() > 1:
 		// It gets a header.
 		return true
 	}
 	return x.env.Watch&attempt.WatchHandshake != 0 || attempt.ChecksInterim(x.req.Context())
+}
+
+// closes reports whether the connection of the next attempt is closed after it. Connection: close
+// would spoil a header field Connection of the caller's, as for an upgrade.
+func (x *exchange) closes() bool {
+	return x.action.Close && x.req.Header["Connection"] == nil && isNetHTTP(x.env.Base)
 }
 
 // number returns the number of the attempt. It continues the count of the incoming
@@ -144,6 +152,9 @@ func (x *exchange) derive() *http.Request {
 	}
 	if x.key != "" {
 		req.Header = syntax.WithHeader(req.Header, "Idempotency-Key", x.key)
+	}
+	if x.closes() {
+		req.Close = true
 	}
 	if name, n := x.cfg.RetryHeader, x.number(); name != "" && n > 1 {
 		req.Header = syntax.WithHeader(req.Header, name, strconv.Itoa(n))
