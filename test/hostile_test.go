@@ -347,3 +347,7 @@ func TestHostile_BackendIsDown(t *testing.T) {
 		}
 	})
 }
+
+func TestHostile_NoURL(t *testing.T) {
+	assert.NoError(t, testenv.Try(&retrip.Transport{Base: testenv.Status(503), Policy: retrip.Policy{MaxAttempts: 1}}, &http.Request{Method: "GET"}))
+}

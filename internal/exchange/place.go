@@ -55,7 +55,7 @@ func (x *place) pinIfTroubled(pin func(*host.Table, hostkey.Key, time.Duration) 
 
 // setHost makes e, which may be nil, the host of the request.
 func (x *place) setHost(e *host.Entry) {
-	if x.host = e; e != nil {
+	if x.host = e; e != nil && x.req.URL != nil { // a Base may take a request without a URL
 		x.call.Goes(x.req.Method, x.req.URL.Path)
 	}
 	switch {
