@@ -61,8 +61,8 @@ func TestHostile_Mixture(t *testing.T) {
 						}
 						ctx, cancel := context.WithTimeout(t.Context(), rand.N(60*ms))
 						defer cancel()
-						do(ctx, s.base, "GET", s.URL+path, nil,
-							fmt.Sprint("Retry-Attempt: ", rand.IntN(4)), fmt.Sprint("Timeout-Ms: ", rand.IntN(60)))
+						a := do(ctx, s.base, "GET", s.URL+path, nil, fmt.Sprint("Retry-Attempt: ", rand.IntN(4)), fmt.Sprint("Timeout-Ms: ", rand.IntN(60)))
+						assert.False(t, path == "/panic" && a.status == 200, "a panic reaches net/http")
 					})
 				}
 				wg.Wait()
