@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -172,13 +171,6 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// Of a request's retries, each after the third costs half a token too.
-func TestBudget_ManyAttempts(t *testing.T) {
-	var h host.Record
-	d := perform(t, &h, play.Rules(t, retrip.Policy{MaxAttempts: 500}), strings.Repeat("503 ", 13))
-	assert.Equal(t, decide.BudgetExhausted, d.Reason)
-}
-
 // Two policies may share a host. The smaller budget counts what the larger one
 // has spent.
 func TestBudget_OfTwoPolicies(t *testing.T) {
@@ -199,39 +191,6 @@ func TestBudget_OfTwoPolicies(t *testing.T) {
 	perform(t, &h, unlimited, "503 404")
 	perform(t, &h, play.Rules(t, retrip.Policy{Budget: retrip.Off, Gate: retrip.Gate{Enabled: retrip.On}}), "503 ok")
 	assert.Equal(t, 95.0, large.State(&h, 0).Tokens, "it doesn't come back either")
-}
-
-// No token is lost or created under contention.
-func TestBudget_Contention(t *testing.T) {
-	const goroutines, each, size = 16, 500, 1000
-	var h host.Record
-	r := play.Rules(t, retrip.Policy{Budget: size})
-	run := func(f func()) {
-		var wg sync.WaitGroup
-		for range goroutines {
-			wg.Go(func() {
-				for range each {
-					f()
-				}
-			})
-		}
-		wg.Wait()
-	}
-
-	run(func() { perform(t, &h, r, "503 ok") })
-	assert.Equal(t, float64(size), r.State(&h, 0).Tokens, "all came back")
-
-	var granted atomic.Int64
-	run(func() {
-		if play.Fail(&h, r, 0).Retry {
-			granted.Add(1)
-		}
-	})
-	assert.EqualValues(t, 2*size, granted.Load())
-	assert.Zero(t, r.State(&h, 0).Tokens)
-
-	run(func() { perform(t, &h, r, "ok") })
-	assert.Equal(t, float64(size), r.State(&h, 0).Tokens, "never above Size")
 }
 
 // A retry that fails after successes have filled the budget again leaves no trace.
