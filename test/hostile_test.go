@@ -153,41 +153,6 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// Whatever the form of Retry-After (package dialect has more), the wait is neither
-// negative nor longer than MaxWait plus its spread. A longer Retry-After ends the retries
-// at once.
-//
-//retrip:promise P9
-func TestHostile_RetryAfter(t *testing.T) {
-	for field, tt := range map[string]struct {
-		least time.Duration
-		calls int // 2, or 1 if Retry-After is too long
-	}{
-		"0":                                {0, 2},
-		"30":                               {30 * time.Second, 2},
-		"31":                               {0, 1},
-		"9223372037":                       {0, 1},
-		"1" + strings.Repeat("0", 100_000): {0, 1},
-		"-1":                               {0, 2},
-		"١":                                {0, 2},
-		"Sat, 01 Jan 2000 00:00:05 GMT":    {5 * time.Second, 2}, // a bubble's clock starts there
-		"Fri, 31 Dec 1999 23:59:59 GMT":    {0, 2},
-		"Fri, 31 Dec 9999 23:59:59 GMT":    {0, 1},
-		"Thu, 32 Foo 2000 99:99:99 GMT":    {0, 2},
-	} {
-		for _, status := range []int{429, 500, 503} {
-			bubble(t, fmt.Sprintf("%d %.80s", status, field), func(t *testing.T) {
-				base, began := play.Base(play.Reply(status, "Retry-After: "+field), play.Reply(200)), time.Now()
-				drop(t, &retrip.Transport{Base: base, Policy: retrip.Policy{MaxWait: 30 * time.Second}}, play.Request(t, http.MethodGet, nil))
-				took := time.Since(began)
-				assert.Equal(t, tt.calls, base.Attempts())
-				assert.GreaterOrEqual(t, took, tt.least)
-				assert.LessOrEqual(t, took, max(tt.least*3/2, time.Duration(tt.calls-1)*time.Second))
-			})
-		}
-	}
-}
-
 // Not even a policy without bounds makes the longest wait a short one.
 //
 //retrip:promise P9
