@@ -236,6 +236,46 @@ func TestHandler_Validate(t *testing.T) {
 	assert.ErrorContains(t, new(shed.Handler).Validate(), string(match[1]))
 }
 
+// layers returns the URL of a chain of n servers whose last one always fails,
+// each with Transports of the default policy, and the number of calls that have
+// reached the last server.
+func layers(t *testing.T, proto memhttp.Proto, n int, sheds bool) (http.RoundTripper, string, *atomic.Int64) {
+	var calls atomic.Int64
+	policy := retrip.Policy{RetryHeader: "Retry-Attempt", Budget: retrip.Off, Backoff: retrip.Backoff{Cap: 100 * ms}}
+	next := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		calls.Add(1)
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	for range n - 1 {
+		url, rt := next.URL, &retrip.Transport{Base: next.Transport(), Policy: policy}
+		var h http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			a := do(r.Context(), rt, "GET", url, nil)
+			if a.err != nil {
+				a.status = http.StatusBadGateway
+			}
+			w.WriteHeader(a.status)
+		})
+		if sheds {
+			h = &shed.Handler{Handler: h, Limit: 64}
+		}
+		next = memhttp.NewServer(t, proto, h)
+	}
+	return &retrip.Transport{Base: next.Transport(), Policy: policy}, next.URL, &calls
+}
+
+// Retries don't multiply across layers if each layer knows that it is serving a
+// retry.
+func TestHandler_Layers(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, proto memhttp.Proto) {
+		for sheds, want := range map[bool]int64{true: 10, false: 64} {
+			rt, url, calls := layers(t, proto, 3, sheds)
+			assert.Equal(t, 503, do(t.Context(), rt, "GET", url, nil).status)
+			assert.Equal(t, want, calls.Load(), "shed %v", sheds)
+		}
+	})
+}
+
 // outgoing makes a request of a handler's own with ctx, and returns the attempts that
 // its tries state.
 func outgoing(ctx context.Context) (attempts []string) {
