@@ -266,9 +266,7 @@ func TestHostile_SizesAreBounded(t *testing.T) {
 func TestGate_LongNames(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		long := strings.Repeat("x", 1<<20)
-		base := play.Base(play.Reply(429, "Retry-After: 20"), play.Reply(200))
-		base.Keep = true
-		tr := &retrip.Transport{Base: base, Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}}
+		tr := &retrip.Transport{Base: play.Keep(play.Reply(429, "Retry-After: 20"), play.Reply(200)), Policy: retrip.Policy{Gate: retrip.Gate{Enabled: retrip.On}}}
 		ask := func(name string) (took time.Duration) {
 			policy := retrip.Policy{Gate: retrip.Gate{Key: func(*http.Request) string { return name }}, MaxAttempts: 1}
 			began := time.Now()
@@ -282,17 +280,15 @@ func TestGate_LongNames(t *testing.T) {
 	})
 }
 
-// Every connection leads to one backend, whatever is sent. The first one is down, then all are: a new
-// connection is made at the third answer of 5xx in a row, and where retries are refused, now and
-// then.
+// Every connection leads to one backend. The first one is down, then all are: a new connection is
+// made at the third answer of 5xx in a row, and where retries are refused, now and then.
 //
 //retrip:promise P11
 func TestHostile_BackendIsDown(t *testing.T) {
 	play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
 		var first, all atomic.Value
 		s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			conn := memhttp.RequestConn(r)
-			if first.CompareAndSwap(nil, conn); first.Load() == conn || all.Load() != nil {
+			if c := memhttp.RequestConn(r); first.CompareAndSwap(nil, c) || first.Load() == c || all.Load() != nil {
 				w.WriteHeader(http.StatusServiceUnavailable)
 			}
 		}))
@@ -315,4 +311,23 @@ func TestHostile_BackendIsDown(t *testing.T) {
 
 func TestHostile_NoURL(t *testing.T) {
 	assert.NoError(t, testenv.Try(&retrip.Transport{Base: testenv.Status(503), Policy: retrip.Policy{MaxAttempts: 1}}, &http.Request{Method: "GET"}))
+}
+
+// A host with a request in flight at any time keeps no state when it is well again.
+//
+//retrip:promise P15
+func TestHostile_AlwaysInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := func(r *http.Request) (*http.Response, error) {
+			time.Sleep(3 * time.Second)
+			return testenv.Status(200).RoundTrip(r)
+		}
+		transport := &retrip.Transport{Base: play.Keep(play.Reply(503), slow)}
+		for range 400 {
+			go func() { _ = testenv.Try(transport, play.MustRequest(t, "GET", "http://a/", nil)) }()
+			time.Sleep(2 * time.Second)
+		}
+		assert.Empty(t, transport.HostStates())
+		time.Sleep(time.Second)
+	})
 }

@@ -122,7 +122,11 @@ func (x *exchange) enter(from decide.Kind) decide.Kind {
 		if gone := caller.Gone(x.req); gone != nil {
 			return x.recordGone(gone)
 		}
-		x.pinIfTroubled((*host.Table).Pin)
+		pin := (*host.Table).PinOwing // without tokens, the attempt may close its connection
+		if x.cfg.Breaker != nil || x.cfg.Gated {
+			pin = (*host.Table).Pin
+		}
+		x.pinIfTroubled(pin)
 	case decide.Ended:
 		if !x.ofBody {
 			// Here, not in adopt: a body that panics as it is closed must find x cleaned up.

@@ -135,8 +135,7 @@ func TestHostTable_ManyDeadNames(t *testing.T) {
 //
 //retrip:promise P15
 func TestHostTable_Overflow(t *testing.T) {
-	paused := refusal
-	paused.RetryAfter = 30 * time.Second
+	paused := decide.Outcome{Status: 503, Repeatable: true, Replay: true, RetryAfter: 30 * time.Second}
 	plain := play.Rules(t, retrip.Policy{})
 	for name, fill := range map[string]func(*host.Table, hostkey.Key){
 		"pauses": func(table *host.Table, key hostkey.Key) { failAt(table, key, plain, paused, 0) },
@@ -174,9 +173,7 @@ func TestFailures_OfAHostWithoutAPlace(t *testing.T) {
 	testenv.OneGoroutine(t)
 	synctest.Test(t, func(t *testing.T) {
 		tr := &retrip.Transport{Base: play.Base(play.Reply(503)), Policy: retrip.Policy{MaxAttempts: 2, Backoff: retrip.Backoff{Base: retrip.Off}}}
-		fail := func(name string) {
-			testenv.Drop(t, tr, play.MustRequest(t, http.MethodGet, "http://"+name+"/", nil))
-		}
+		fail := func(name string) { testenv.Drop(t, tr, play.MustRequest(t, http.MethodGet, "http://"+name+"/", nil)) }
 		for n := range 8000 {
 			fail(fmt.Sprintf("%d.example", n))
 		}

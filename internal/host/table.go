@@ -105,6 +105,18 @@ func (t *Table) pin(s *places, key hostkey.Key, now time.Duration) *Entry {
 	return e
 }
 
+// PinOwing is Pin for a host that misses tokens. If every request pinned its host, that of one with
+// a request in flight at any time would never be dropped.
+func (t *Table) PinOwing(key hostkey.Key, now time.Duration) *Entry {
+	s := t.stripe(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.hosts[key]; e == nil || !e.owes() {
+		return nil
+	}
+	return t.pin(s, key, now)
+}
+
 // PinGood is Pin for a host that has just responded. A host without a place in
 // a full stripe may also have failed without one. Its success then counts for
 // the entry of all such hosts, which nothing else would ever refill.

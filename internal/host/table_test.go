@@ -28,11 +28,8 @@ var refusal = decide.Outcome{Status: 503, Repeatable: true, Replay: true}
 // failAt makes one attempt at key fail, with everything that follows from it.
 func failAt(t *host.Table, key hostkey.Key, r play.Judge, o decide.Outcome, now time.Duration) *host.Entry {
 	e := t.PinNew(key, now)
-	e.Lock()
-	e.Used = now
-	e.Unlock()
-	call := decide.Call{Attempts: 1}
-	r.Next(&e.Record, &call, o, now, 0)
+	e.FailsAt(now, host.Failure{})
+	r.Next(&e.Record, &decide.Call{Attempts: 1}, o, now, 0)
 	t.Unpin(e, now)
 	return e
 }
@@ -66,27 +63,23 @@ func sameStripe(n int) []hostkey.Key {
 //
 //retrip:promise P15
 func TestHostTable_Keeps(t *testing.T) {
-	paused := refusal
-	paused.RetryAfter = 10 * time.Second
-	throttled := paused
-	throttled.Status = 429
-	brief := throttled
-	brief.RetryAfter = time.Second
-	tests := []struct {
+	waits := func(status int, wait time.Duration) decide.Outcome {
+		return decide.Outcome{Status: status, Repeatable: true, Replay: true, RetryAfter: wait}
+	}
+	for _, tt := range []struct {
 		name    string
 		policy  retrip.Policy
 		outcome decide.Outcome
 		until   time.Duration
 	}{
-		{"pause", retrip.Policy{Budget: retrip.Off}, paused, 10 * time.Second},
+		{"pause", retrip.Policy{Budget: retrip.Off}, waits(503, 10*time.Second), 10 * time.Second},
 		{"failure that its breaker counts", retrip.Policy{Budget: retrip.Off, Breaker: retrip.Breaker{Ratio: 1}}, refusal, host.Idle + 1},
-		{"gate", retrip.Policy{Budget: retrip.Off, Gate: retrip.Gate{Enabled: retrip.On}}, throttled, 90*time.Second + 1},
-		{"gate, a minute at least", retrip.Policy{Budget: retrip.Off, Gate: retrip.Gate{Enabled: retrip.On}}, brief, 61*time.Second + 1},
+		{"gate", retrip.Policy{Budget: retrip.Off, Gate: retrip.Gate{Enabled: retrip.On}}, waits(429, 10*time.Second), 90*time.Second + 1},
+		{"gate, a minute at least", retrip.Policy{Budget: retrip.Off, Gate: retrip.Gate{Enabled: retrip.On}}, waits(429, time.Second), 61*time.Second + 1},
 		{"nothing", retrip.Policy{Budget: retrip.Off}, refusal, 0},
 		{"tokens", retrip.Policy{}, refusal, host.Idle + 1},
 		{"open breaker", retrip.Policy{Budget: retrip.Off, Breaker: retrip.Breaker{Ratio: 1, MinVolume: 1, OpenFor: 1 << 20}}, refusal, host.Idle + 2<<20},
-	}
-	for _, tt := range tests {
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var table host.Table
 			key := hostkey.Key{Host: "example.com", Port: "443"}
@@ -136,10 +129,8 @@ func TestHostTable_ForgetsAtLookUp(t *testing.T) {
 	}
 	for _, key := range []hostkey.Key{keys[0], keys[host.PerStripe]} {
 		failAt(&table, key, r, refusal, 0)
-		e := table.PinNew(key, host.Idle)
-		assert.EqualValues(t, budget.RetryCost, e.Debt.Missing)
-		e = table.PinNew(key, host.Idle+1)
-		assert.Zero(t, e.Debt.Missing)
+		assert.EqualValues(t, budget.RetryCost, table.PinNew(key, host.Idle).Debt.Missing)
+		assert.Zero(t, table.PinNew(key, host.Idle+1).Debt.Missing)
 		failAt(&table, key, r, refusal, host.Idle+2)
 		assert.EqualValues(t, budget.RetryCost, table.PinNew(key, host.Idle+3).Debt.Missing, "once")
 	}
@@ -153,10 +144,7 @@ func TestHostTable_ForgetsAtLookUp(t *testing.T) {
 func TestHostTable_NeverForgets(t *testing.T) {
 	var table host.Table
 	r := play.Rules(t, retrip.Policy{})
-	hosts := []string{"a.example", "b.example"}
-	for _, key := range sameStripe(12) {
-		hosts = append(hosts, key.Host)
-	}
+	keys := append(sameStripe(12), hostkey.Key{Host: "a.example", Port: "443"}, hostkey.Key{Host: "b.example", Port: "443"})
 	done := make(chan struct{})
 	var watching, working sync.WaitGroup
 	watching.Go(func() {
@@ -172,12 +160,11 @@ func TestHostTable_NeverForgets(t *testing.T) {
 			table.Refit(func(*host.Entry) int64 { return r.Budget.Size })
 		}
 	})
-	for _, name := range hosts {
-		working.Go(func() {
-			// This goroutine alone decides about its host.
-			key, u := hostkey.Key{Host: name, Port: "443"}, &url.URL{Scheme: "https", Host: name}
+	for _, key := range keys {
+		working.Go(func() { // it alone decides about its host
+			u := &url.URL{Scheme: "https", Host: key.Host}
 			look := func(want bool, when string) bool {
-				return assert.Equal(t, want, table.Calm(u, new(host.Position)), "%s %s", name, when)
+				return assert.Equal(t, want, table.Calm(u, new(host.Position)), "%s %s", key, when)
 			}
 			for range testenv.Size(500, 5000) {
 				failAt(&table, key, r, refusal, 0)
