@@ -288,22 +288,27 @@ func (c *Call) admit(r *Rules, h *host.Record, a *Action, now time.Duration, dra
 // balancer of connections, as a Service of Kubernetes is. If that backend is down, the others are
 // well, and a new connection finds them. Many new ones would burden a host that is overloaded.
 const (
-	closesEvery = time.Second // the least time between first attempts that close their connections
-	closesOf    = 10          // and the least number of first attempts of which one does
+	closesEvery = time.Second // the least time between attempts that close their connections
+	closesOf    = 10          // the least number of first attempts of which one does
 )
 
 // closes reports whether the attempt is the last on its connection: from the third one on, of a
-// request that gets 5xx where nothing else succeeds; and where no retry is allowed, now and
+// request that gets 5xx where nothing else succeeds; and where the budget allows no retry, now and
 // then a first one.
 func (c *Call) closes(r *Rules, h *host.Record, now time.Duration) bool {
 	switch {
 	case c.Attempts > 0:
-		return c.Attempts > 1 && c.retry.reason == ServerError && !h.Proven
+		if c.Attempts == 1 || c.retry.reason != ServerError || h.Proven {
+			return false
+		}
 	case !h.Debt.Spent(r.Budget):
 		return false
+	default:
+		if h.Kept++; h.Kept < closesOf {
+			return false
+		}
 	}
-	h.Kept++
-	if h.Kept < closesOf || h.Closed != 0 && span.Sub(now, h.Closed) < closesEvery {
+	if h.Closed != 0 && span.Sub(now, h.Closed) < closesEvery {
 		return false
 	}
 	h.Kept, h.Closed = 0, cmp.Or(now, 1)

@@ -115,9 +115,7 @@ func (x *exchange) derives() bool {
 	case x.payload.Kind >= replay.Gotten, retry && x.payload.Kind == replay.Memory:
 		// It gets a body.
 		return true
-	case x.closes():
-		return true
-	case x.key != "", x.cfg.RetryHeader != "" && x.number() > 1:
+	case x.closes(), x.key != "", x.cfg.RetryHeader != "" && x.number() > 1:
 		// It gets a header.
 		return true
 	}
@@ -153,9 +151,7 @@ func (x *exchange) derive() *http.Request {
 	if x.key != "" {
 		req.Header = syntax.WithHeader(req.Header, "Idempotency-Key", x.key)
 	}
-	if x.closes() {
-		req.Close = true
-	}
+	req.Close = req.Close || x.closes()
 	if name, n := x.cfg.RetryHeader, x.number(); name != "" && n > 1 {
 		req.Header = syntax.WithHeader(req.Header, name, strconv.Itoa(n))
 	}

@@ -32,8 +32,8 @@ type Record struct {
 	Full    time.Duration // instant at which no token was missing for the last time
 	Proven  bool          // something has succeeded since then
 	Charged bool          // a retry has been charged to the fleet's account, and nothing has succeeded since
-	Kept    uint          // first attempts since the last one that closed its connection, while no retry is allowed
-	Closed  time.Duration // instant of that one; 0: there was none
+	Kept    uint          // first attempts since a connection was last closed, while no retry is allowed
+	Closed  time.Duration // instant of that; 0: it never was
 	Guards  *Guards       // nil until a breaker or a gate needs it
 
 	routes *[budget.Routes]string // what StopRoute was told of those of Debt; nil until it was told of one
