@@ -281,31 +281,44 @@ func TestGate_LongNames(t *testing.T) {
 }
 
 // Every connection leads to one backend. The first one is down, then all are: a new connection is
-// made at the third answer of 5xx in a row, and where retries are refused, now and then.
+// made by a probe, at the third answer of 5xx in a row, and where retries are refused, now and then;
+// if only those of a route are, only after ten requests to it without a success.
 //
 //retrip:promise P11
 func TestHostile_BackendIsDown(t *testing.T) {
 	play.EachProto(t, func(t *testing.T, proto memhttp.Proto) {
 		var first, all atomic.Value
 		s := memhttp.NewServer(t, proto, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if c := memhttp.RequestConn(r); first.CompareAndSwap(nil, c) || first.Load() == c || all.Load() != nil {
+			c := memhttp.RequestConn(r)
+			if down := first.CompareAndSwap(nil, c) || first.Load() == c || all.Load() != nil; down && r.URL.Path != "/well" {
 				w.WriteHeader(http.StatusServiceUnavailable)
 			}
 		}))
-		transport := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{Backoff: retrip.Backoff{Jitter: retrip.NoJitter}}}
-		get := func() error { return testenv.Try(transport, play.MustRequest(t, "GET", s.URL, nil)) }
-		require.NoError(t, get())
-		require.Equal(t, 2, s.Listener.Dials())
-
-		all.Store(true)
-		for every, want := range map[time.Duration]float64{20 * time.Millisecond: 20, 2 * time.Second: 100} {
+		transport := &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{MaxAttempts: 1, Breaker: retrip.Breaker{Ratio: 0.8}}}
+		dials := func(path string, n int, every time.Duration) int {
 			before := s.Listener.Dials()
-			for range 1000 {
-				require.NoError(t, get())
+			for range n {
+				_ = testenv.Try(transport, play.MustRequest(t, "GET", s.URL+path, nil)) // an open breaker refuses some
 				time.Sleep(every)
 			}
-			assert.InDelta(t, want, s.Listener.Dials()-before, 3, every)
+			return s.Listener.Dials() - before
 		}
+		require.Equal(t, 3, dials("/", 40, time.Second), "one after each probe")
+
+		transport = &retrip.Transport{Base: s.Transport(), Policy: retrip.Policy{Backoff: retrip.Backoff{Jitter: retrip.NoJitter}}}
+		first.Store((*memhttp.Conn)(nil))
+		all.Store(true)
+		require.Equal(t, 2, dials("/", 1, 0)+dials("/well", 1, 0))
+		for every, want := range map[time.Duration]float64{20 * time.Millisecond: 20, 2 * time.Second: 100} {
+			assert.InDelta(t, want, dials("/", 1000, every), 3, every)
+		}
+		for range 12 {
+			dials("/well", 25, 0)
+			dials("/", 5, 0)
+		}
+		dials("/well", 1, time.Second)
+		assert.Zero(t, dials("/", 9, time.Second)+dials("/well", 1, 0)+dials("/", 9, time.Second))
+		assert.Equal(t, 2, dials("/", 20, time.Second))
 	})
 }
 

@@ -196,6 +196,9 @@ func (c *Call) recordOutcome(r *Rules, h *host.Record, o *Outcome, a *Action, fa
 		}
 		h.Proven = true
 		h.Debt.Succeed(r.Budget, c.paid+c.refundable, c.Attempts == 1, c.budgeted, r.slow(o), c.Route)
+		if !h.Debt.Spent(r.Budget) {
+			h.Kept = 0
+		}
 		c.paid, c.refundable = 0, 0
 	}
 	c.settleBudget()

@@ -293,15 +293,16 @@ const (
 )
 
 // closes reports whether the attempt is the last on its connection: from the third one on, of a
-// request that gets 5xx where nothing else succeeds; and where the budget allows no retry, now and
-// then a first one.
+// request that gets 5xx where nothing else succeeds; a probe; and where the budget allows no retry,
+// now and then a first one. If it only stops the route, that one must follow others without a success.
 func (c *Call) closes(r *Rules, h *host.Record, now time.Duration) bool {
 	switch {
 	case c.Attempts > 0:
 		if c.Attempts == 1 || c.retry.reason != ServerError || h.Proven {
 			return false
 		}
-	case !h.Debt.Spent(r.Budget):
+	case c.pass.Probe:
+	case !h.Debt.Spent(r.Budget) && !h.Debt.Stops(r.Budget, c.Route):
 		return false
 	default:
 		if h.Kept++; h.Kept < closesOf {

@@ -105,7 +105,7 @@ func (t *Table) pin(s *places, key hostkey.Key, now time.Duration) *Entry {
 	return e
 }
 
-// PinOwing is Pin for a host that misses tokens. If every request pinned its host, that of one with
+// PinOwing is Pin for a host that misses tokens or of which a route has failed. If every request pinned its host, that of one with
 // a request in flight at any time would never be dropped.
 func (t *Table) PinOwing(key hostkey.Key, now time.Duration) *Entry {
 	s := t.stripe(key)
@@ -302,11 +302,12 @@ func (e *Entry) Missing(now time.Duration) int64 {
 	return e.Debt.Missing
 }
 
-// owes reports whether tokens are missing, even if they come back at the next failure.
+// owes reports whether tokens are missing, even if they come back at the next failure, or
+// a route has failed.
 func (e *Entry) owes() bool {
 	e.Lock()
 	defer e.Unlock()
-	return e.Debt.Missing > 0
+	return !e.Debt.Clear()
 }
 
 // lapsed reports whether the host of e has not failed for an hour. The entry must be
