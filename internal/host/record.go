@@ -32,7 +32,7 @@ type Record struct {
 	Full    time.Duration // instant at which no token was missing for the last time
 	Proven  bool          // something has succeeded since then
 	Charged bool          // a retry has been charged to the fleet's account, and nothing has succeeded since
-	Kept    uint          // first attempts since a connection was last closed, while no retry is allowed; of a route, since a success, too
+	Kept    uint          // first attempts without a retry since a connection was last closed, or a success while others have retries
 	Closed  time.Duration // instant of that; 0: it never was
 	Guards  *Guards       // nil until a breaker or a gate needs it
 

@@ -105,8 +105,8 @@ func (t *Table) pin(s *places, key hostkey.Key, now time.Duration) *Entry {
 	return e
 }
 
-// PinOwing is Pin for a host that misses tokens or of which a route has failed. If every request pinned its host, that of one with
-// a request in flight at any time would never be dropped.
+// PinOwing is Pin for a host that misses tokens or of which a route has failed. If every request
+// pinned its host, that of one with a request in flight at any time would never be dropped.
 func (t *Table) PinOwing(key hostkey.Key, now time.Duration) *Entry {
 	s := t.stripe(key)
 	s.mu.Lock()
